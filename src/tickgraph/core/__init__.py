@@ -1,0 +1,1 @@
+"""Foundations that know nothing of robots: arena, random words, rotations, programs, the judge."""

@@ -1,0 +1,18 @@
+"""Errors that a user can act on: one line each, saying what was given, what was expected and what to do."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class TickgraphError(ValueError):
+    """Base of every error that is the user's to fix; the command line prints its text without a traceback."""
+
+
+class ExecutionError(TickgraphError):
+    """An execution mode that was asked for by name cannot be had; the text lists every reason with its kind."""
+
+
+def nearby(name: str, options: Iterable[str]) -> str:
+    """Return "did you mean 'x'?" for the options that look like `name`, or "" when none does."""
+    matches = difflib.get_close_matches(str(name), [str(option) for option in options], n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""

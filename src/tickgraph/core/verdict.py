@@ -1,0 +1,81 @@
+"""Checks that stay on the device: latched there, polled at log points, named when they fail."""
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
+
+
+class Verdict:
+    """One named check. `count` () int64 adds up the flagged rows, `first_tick` () int64 is -1 until the first one."""
+
+    def __init__(self, name: str, why: str, count: Tensor, first_tick: Tensor, tick: Tensor) -> None:
+        self.name = name
+        self.why = why
+        self.count = count
+        self.first_tick = first_tick
+        self._tick = tick
+
+    def flag(self, mask: Tensor) -> None:
+        """Add the True rows of mask (N,) bool to the count and latch the tick of the first; nothing is read back."""
+        found = mask.sum()
+        self.first_tick.copy_(torch.where((self.first_tick < 0) & (found > 0), self._tick, self.first_tick))
+        self.count.add_(found)
+
+
+class Verdicts:
+    """All checks of one arena.
+
+    Args:
+        arena: owner of "verdict/<name>/count" and "verdict/<name>/first_tick".
+        tick: () int64 that says when; by default the arena's "rng/tick".
+    """
+
+    def __init__(self, arena: Arena, tick: Tensor | None = None) -> None:
+        self._arena = arena
+        self._tick = arena["rng/tick"] if tick is None else tick
+        self._verdicts: dict[str, Verdict] = {}
+
+    def declare(self, name: str, why: str) -> Verdict:
+        """Declare a check while building.
+
+        Args:
+            name: unique name, such as "non_finite/reward".
+            why: what a reader of the report should think or do when it fails.
+
+        Raises:
+            TickgraphError: the name is taken or the arena is sealed.
+        """
+        if name in self._verdicts:
+            raise TickgraphError(f"check {name!r} is declared already; give each check its own name")
+        count = self._arena.new(f"verdict/{name}/count", (), torch.int64, f"rows flagged: {why}")
+        first = self._arena.new(f"verdict/{name}/first_tick", (), torch.int64, "tick of the first flagged row", -1)
+        self._verdicts[name] = verdict = Verdict(name, why, count, first, self._tick)
+        return verdict
+
+    def poll(self, clear: bool = False) -> list[dict[str, object]]:
+        """Return {name, count, first_tick, why} of each check that failed; one read from the device.
+
+        Args:
+            clear: start again from nothing flagged.
+        """
+        verdicts = list(self._verdicts.values())
+        if not verdicts:
+            return []
+        counts, ticks = torch.stack(
+            (torch.stack([v.count for v in verdicts]), torch.stack([v.first_tick for v in verdicts]))
+        ).tolist()
+        if clear:
+            self.clear()
+        return [
+            {"name": v.name, "count": count, "first_tick": tick, "why": v.why}
+            for v, count, tick in zip(verdicts, counts, ticks, strict=True)
+            if count > 0
+        ]
+
+    def clear(self) -> None:
+        """Forget every flag, in place."""
+        for verdict in self._verdicts.values():
+            verdict.count.fill_(0)
+            verdict.first_tick.fill_(-1)
