@@ -1,0 +1,335 @@
+"""The scene as terms see it: entities with data and masked writes, sensors, and resolved selectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tickgraph.core import rotation
+from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.masked import assign_rows
+from tickgraph.env.config import SceneEntityCfg
+
+if TYPE_CHECKING:
+    from tickgraph.env.env import Env
+
+Index = slice | Tensor
+_SOFT_LIMIT_FACTOR = 0.9  # share of a joint's range that soft_joint_pos_limits keeps, as in mjlab's G1
+
+
+def _columns(env: Env, name: str, ids: Any) -> Index:
+    """Return ids as a slice where they are consecutive, else as a long tensor of the arena."""
+    ids = [int(i) for i in ids]
+    if ids == list(range(ids[0], ids[0] + len(ids))) if ids else True:
+        return slice(ids[0], ids[0] + len(ids)) if ids else slice(0, 0)
+    return env.arena.constant(name, ids, torch.int64, "indices of an entity's parts in the model")
+
+
+class EntityData:
+    """State of one entity in every world, float32, read from the simulation's views.
+
+    ``_w`` is the world frame, ``_b`` the root link's; quaternions are w x y z; N worlds, J joints, B bodies, S sites,
+    G geoms, U actuators in the entity's own order. Metres, radians, seconds, newtons.
+    """
+
+    def __init__(self, env: Env, name: str, index: Any) -> None:
+        self._sim = env.sim
+        self._index = index
+        arena, path = env.arena, f"scene/{name}"
+        self._qpos = _columns(env, f"{path}/qpos_adr", index.qpos_adr)
+        self._dof = _columns(env, f"{path}/dof_adr", index.dof_adr)
+        self._bodies = _columns(env, f"{path}/body_ids", index.body_ids)
+        self._geoms = _columns(env, f"{path}/geom_ids", index.geom_ids)
+        self._sites = _columns(env, f"{path}/site_ids", index.site_ids)
+        self._actuators = _columns(env, f"{path}/actuator_ids", index.actuator_ids)
+        self._root = int(index.root_body_id)
+
+        def constant(what: str, value: Any, why: str) -> Tensor:
+            return arena.constant(f"{path}/{what}", torch.as_tensor(value, dtype=torch.float32), torch.float32, why)
+
+        self.default_joint_pos = constant("default_joint_pos", index.default_joint_pos, "joints in the initial state")
+        self.default_joint_vel = constant("default_joint_vel", index.default_joint_vel, "joints in the initial state")
+        self.default_root_state = constant(
+            "default_root_state", index.default_root_state, "position, quaternion, linear and angular velocity at first"
+        )
+        limits = torch.as_tensor(index.joint_range, dtype=torch.float32).reshape(-1, 2)
+        middle, half = limits.mean(dim=1, keepdim=True), (limits[:, 1:] - limits[:, :1]) / 2
+        soft = torch.cat((middle - _SOFT_LIMIT_FACTOR * half, middle + _SOFT_LIMIT_FACTOR * half), dim=1)
+        self.joint_pos_limits = constant("joint_pos_limits", limits, "hard joint range")
+        self.soft_joint_pos_limits = constant("soft_joint_pos_limits", soft, "joint range shrunk about its middle")
+        self._gravity = constant("gravity_dir", [0.0, 0.0, -1.0], "direction of gravity in the world frame")
+        self._forward = constant("forward_dir", [1.0, 0.0, 0.0], "direction of the root's x axis in its own frame")
+
+    # Root link -------------------------------------------------------------------------------------------------
+
+    @property
+    def root_link_pos_w(self) -> Tensor:
+        """(N, 3) m."""
+        return self._sim.view("xpos")[:, self._root]
+
+    @property
+    def root_link_quat_w(self) -> Tensor:
+        """(N, 4)."""
+        return self._sim.view("xquat")[:, self._root]
+
+    @property
+    def root_link_ang_vel_w(self) -> Tensor:
+        """(N, 3) rad/s."""
+        return self._sim.view("cvel")[:, self._root, :3]
+
+    @property
+    def root_link_lin_vel_w(self) -> Tensor:
+        """(N, 3) m/s, of the origin of the root link."""
+        return self._velocity_at_origin(slice(self._root, self._root + 1))[:, 0]
+
+    @property
+    def root_link_lin_vel_b(self) -> Tensor:
+        """(N, 3) m/s."""
+        return rotation.quat_apply_inverse(self.root_link_quat_w, self.root_link_lin_vel_w)
+
+    @property
+    def root_link_ang_vel_b(self) -> Tensor:
+        """(N, 3) rad/s."""
+        return rotation.quat_apply_inverse(self.root_link_quat_w, self.root_link_ang_vel_w)
+
+    @property
+    def projected_gravity_b(self) -> Tensor:
+        """(N, 3) unit vector of gravity in the root frame; (0, 0, -1) when upright."""
+        quat = self.root_link_quat_w
+        return rotation.quat_apply_inverse(quat, self._gravity.expand(quat.shape[0], 3))
+
+    @property
+    def heading_w(self) -> Tensor:
+        """(N,) rad, yaw of the root's x axis."""
+        quat = self.root_link_quat_w
+        forward = rotation.quat_apply(quat, self._forward.expand(quat.shape[0], 3))
+        return torch.atan2(forward[:, 1], forward[:, 0])
+
+    # Joints ----------------------------------------------------------------------------------------------------
+
+    @property
+    def joint_pos(self) -> Tensor:
+        """(N, J) rad or m."""
+        return self._sim.view("qpos")[:, self._qpos]
+
+    @property
+    def joint_vel(self) -> Tensor:
+        """(N, J) rad/s or m/s."""
+        return self._sim.view("qvel")[:, self._dof]
+
+    @property
+    def joint_acc(self) -> Tensor:
+        """(N, J) rad/s^2 or m/s^2, of the last substep."""
+        return self._sim.view("qacc")[:, self._dof]
+
+    @property
+    def actuator_force(self) -> Tensor:
+        """(N, U) N or N m, of the last substep."""
+        return self._sim.view("actuator_force")[:, self._actuators]
+
+    # Bodies, geoms, sites --------------------------------------------------------------------------------------
+
+    @property
+    def body_link_pos_w(self) -> Tensor:
+        """(N, B, 3) m."""
+        return self._sim.view("xpos")[:, self._bodies]
+
+    @property
+    def body_link_quat_w(self) -> Tensor:
+        """(N, B, 4)."""
+        return self._sim.view("xquat")[:, self._bodies]
+
+    @property
+    def body_link_lin_vel_w(self) -> Tensor:
+        """(N, B, 3) m/s, of each body's origin."""
+        return self._velocity_at_origin(self._bodies)
+
+    @property
+    def body_link_ang_vel_w(self) -> Tensor:
+        """(N, B, 3) rad/s."""
+        return self._sim.view("cvel")[:, self._bodies, :3]
+
+    @property
+    def body_com_pos_w(self) -> Tensor:
+        """(N, B, 3) m."""
+        return self._sim.view("xipos")[:, self._bodies]
+
+    @property
+    def geom_pos_w(self) -> Tensor:
+        """(N, G, 3) m."""
+        return self._sim.view("geom_xpos")[:, self._geoms]
+
+    @property
+    def site_pos_w(self) -> Tensor:
+        """(N, S, 3) m."""
+        return self._sim.view("site_xpos")[:, self._sites]
+
+    def _velocity_at_origin(self, bodies: Index) -> Tensor:
+        # cvel is the velocity at the centre of mass of the whole tree (subtree_com of its root), angular part first.
+        cvel = self._sim.view("cvel")[:, bodies]
+        arm = self._sim.view("subtree_com")[:, self._root, None] - self._sim.view("xpos")[:, bodies]
+        return cvel[..., 3:] - torch.linalg.cross(cvel[..., :3], arm)
+
+
+class Entity:
+    """One entity of the scene: its index, its data and masked writes of its state.
+
+    Writes go to the staging tensors and set the world's bit in ``env.written``; the simulation takes them over once a
+    tick, after all events. Every value is full width, (N, ...); ``mask`` (N,) bool selects worlds.
+    """
+
+    def __init__(self, env: Env, name: str, index: Any) -> None:
+        self.name = name
+        self.index = index
+        self.data = EntityData(env, name, index)
+        self._env = env
+        self._root_qpos = None
+        if index.floating:
+            adr, dof = int(index.root_qpos_adr), int(index.root_dof_adr)
+            self._root_qpos, self._root_dof = slice(adr, adr + 7), slice(dof, dof + 6)
+
+    def write_root_link_pose_to_sim(self, pose: Tensor, mask: Tensor) -> None:
+        """Stage position and quaternion (N, 7), world frame."""
+        assign_rows(self._env.sim.staging_qpos[:, self._floating()], mask, pose)
+        self._env.mark_written(mask)
+
+    def write_root_link_velocity_to_sim(self, velocity: Tensor, mask: Tensor) -> None:
+        """Stage linear and angular velocity (N, 6), world frame, at the orientation that is staged."""
+        self._floating()
+        quat = self.staged_root_pose()[:, 3:]
+        # A free joint's velocity is linear in the world and angular in the body frame.
+        angular = rotation.quat_apply_inverse(quat, velocity[:, 3:])
+        assign_rows(self._env.sim.staging_qvel[:, self._root_dof], mask, torch.cat((velocity[:, :3], angular), dim=1))
+        self._env.mark_written(mask)
+
+    def write_joint_state_to_sim(self, pos: Tensor, vel: Tensor, mask: Tensor) -> None:
+        """Stage joint positions and velocities, (N, J) each."""
+        for target, columns, value in (
+            (self._env.sim.staging_qpos, self.data._qpos, pos),
+            (self._env.sim.staging_qvel, self.data._dof, vel),
+        ):
+            if isinstance(columns, slice):
+                assign_rows(target[:, columns], mask, value)
+            else:
+                target.index_copy_(1, columns, torch.where(mask[:, None], value, target[:, columns]))
+        self._env.mark_written(mask)
+
+    def staged_root_pose(self) -> Tensor:
+        """(N, 7) position and quaternion as staged so far in this tick."""
+        return self._env.sim.staging_qpos[:, self._floating()]
+
+    def staged_root_velocity(self) -> Tensor:
+        """(N, 6) linear and angular velocity, world frame, as staged so far in this tick."""
+        self._floating()
+        qvel = self._env.sim.staging_qvel[:, self._root_dof]
+        return torch.cat((qvel[:, :3], rotation.quat_apply(self.staged_root_pose()[:, 3:], qvel[:, 3:])), dim=1)
+
+    def staged_joint_pos(self) -> Tensor:
+        """(N, J) as staged so far in this tick."""
+        return self._env.sim.staging_qpos[:, self.data._qpos]
+
+    def staged_joint_vel(self) -> Tensor:
+        """(N, J) as staged so far in this tick."""
+        return self._env.sim.staging_qvel[:, self.data._dof]
+
+    def reset(self, mask: Tensor) -> None:
+        """Stage the initial state of the entity."""
+        data = self.data
+        if self.index.floating:
+            assign_rows(self._env.sim.staging_qpos[:, self._root_qpos], mask, data.default_root_state[:7])
+            self.write_root_link_velocity_to_sim(data.default_root_state[7:].expand(mask.shape[0], 6), mask)
+        self.write_joint_state_to_sim(
+            data.default_joint_pos.expand(mask.shape[0], -1), data.default_joint_vel.expand(mask.shape[0], -1), mask
+        )
+
+    def _floating(self) -> slice:
+        if self._root_qpos is None:
+            raise TickgraphError(
+                f"entity {self.name!r} has a fixed base, so its root cannot be moved; write its joints, or give its "
+                "root body a free joint"
+            )
+        return self._root_qpos
+
+
+class Sensor:
+    """One MuJoCo sensor in every world: ``data`` (N, D) float32; a contact sensor has ``found`` and ``force`` too."""
+
+    def __init__(self, env: Env, name: str, adr: int, dim: int) -> None:
+        self.name = name
+        self._sim = env.sim
+        self._columns = slice(adr, adr + dim)
+
+    @property
+    def data(self) -> Tensor:
+        """(N, D)."""
+        return self._sim.view("sensordata")[:, self._columns]
+
+    @property
+    def found(self) -> Tensor:
+        """(N,) number of contacts, of the last substep; contact sensors only."""
+        return self.data[:, 0]
+
+    @property
+    def force(self) -> Tensor:
+        """(N, 3) N, net contact force of the last substep; contact sensors only."""
+        return self.data[:, 1:4]
+
+
+@dataclass(frozen=True)
+class SceneEntity:
+    """A resolved :class:`SceneEntityCfg`: index tensors, or ``slice(None)`` for all, into the entity's own lists."""
+
+    name: str
+    joint_ids: Index = slice(None)
+    body_ids: Index = slice(None)
+    geom_ids: Index = slice(None)
+    site_ids: Index = slice(None)
+    actuator_ids: Index = slice(None)
+
+
+class SceneView:
+    """``env.scene[name]``: an entity or a sensor by its name."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        scene = env.sim.scene
+        self.entities = {name: Entity(env, name, scene.entity(name)) for name in scene.entity_names}
+        self.sensors = {}
+        for name in scene.sensor_names:
+            info = scene.sensor(name)
+            self.sensors[name] = Sensor(env, name, info.adr, info.dim)
+        self._selectors = 0
+
+    def __getitem__(self, name: str) -> Any:
+        item = self.entities.get(name) or self.sensors.get(name)
+        if item is None:
+            names = [*self.entities, *self.sensors]
+            hint = nearby(name, names) or f"the scene has {', '.join(names)}"
+            raise TickgraphError(f"the scene has no entity or sensor {name!r}; {hint}")
+        return item
+
+    def reset(self, mask: Tensor) -> None:
+        """Stage the initial state of every entity for the worlds of a mask."""
+        for entity in self.entities.values():
+            entity.reset(mask)
+
+    def resolve(self, cfg: SceneEntityCfg) -> SceneEntity:
+        """Turn a selector's patterns into index tensors; unknown names raise TickgraphError with nearby ones."""
+        if cfg.name not in self.entities:
+            hint = nearby(cfg.name, self.entities) or f"the scene has {', '.join(self.entities)}"
+            raise TickgraphError(f"the scene has no entity {cfg.name!r}; {hint}")
+        index = self.entities[cfg.name].index
+        self._selectors += 1
+        ids: dict[str, Index] = {}
+        for part in ("joint", "body", "geom", "site", "actuator"):
+            patterns = getattr(cfg, f"{part}_names")
+            if patterns is None:
+                continue
+            found = index.find(part, patterns, preserve_order=cfg.preserve_order)
+            ids[f"{part}_ids"] = self._env.arena.constant(
+                f"scene/selector{self._selectors}/{part}_ids", found, torch.int64, f"{part}s that {patterns} selects"
+            )
+        return SceneEntity(cfg.name, **ids)
