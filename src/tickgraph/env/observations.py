@@ -1,0 +1,168 @@
+"""The observation manager: groups of terms with noise, clip, scale, delay and history, committed or only looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.judge import JudgedCall
+from tickgraph.core.masked import assign_rows
+from tickgraph.env.config import GaussianNoiseCfg, ObservationGroupCfg, ObservationTermCfg, UniformNoiseCfg
+from tickgraph.env.managers import DelayLine, Manager, Term, _Call
+
+if TYPE_CHECKING:
+    from tickgraph.env.env import Env
+
+
+class ObservationTerm:
+    """One term of a group and its memory.
+
+    ``look`` gives the term as it would be with the present frame appended and stores nothing; ``commit`` stores the
+    frame, and starts anew from it in worlds that begin an episode.
+    """
+
+    def __init__(self, env: Env, group: str, name: str, cfg: ObservationTermCfg, corrupt: bool) -> None:
+        self.cfg, self._env = cfg, env
+        self.term = Term(env, f"observations/{group}", name, cfg)
+        self.path = self.term.path
+        frame = self.term()
+        if not isinstance(frame, Tensor) or frame.dim() != 2 or frame.shape[0] != env.num_envs:
+            got = tuple(frame.shape) if isinstance(frame, Tensor) else type(frame).__name__
+            raise TickgraphError(f"term {self.path} returned {got}, expected a float tensor of shape ({env.num_envs}, D)")
+        self.frame_dim = frame.shape[1]
+        if cfg.history_length < 0:
+            raise TickgraphError(f"term {self.path}: history_length {cfg.history_length} given, expected 0 or more")
+        self.dim = self.frame_dim * max(1, cfg.history_length)
+        self.noise = cfg.noise if corrupt else None
+        self._rng = env.rng.stream(self.path)
+        self.scale: float | Tensor = 1.0
+        if isinstance(cfg.scale, (tuple, list)):
+            if len(cfg.scale) != self.frame_dim:
+                raise TickgraphError(f"term {self.path}: {len(cfg.scale)} scales given for {self.frame_dim} values")
+            self.scale = env.arena.constant(f"{self.path}/scale", list(cfg.scale), torch.float32, "scale of each value")
+        elif cfg.scale is not None:
+            self.scale = float(cfg.scale)
+        self.delay = None
+        if cfg.delay_max_lag > 0:
+            self.delay = DelayLine(env, self.path, self.frame_dim, (cfg.delay_min_lag, cfg.delay_max_lag))
+        self.history = None
+        if cfg.history_length > 0:
+            shape = (env.num_envs, cfg.history_length, self.frame_dim)
+            self.history = env.arena.new(f"{self.path}/history", shape, why="last frames of the term, oldest first")
+
+    def frame(self, draw: str) -> Tensor:
+        """Return the present frame (N, D) with noise from the named draw, clipped and scaled."""
+        value = self.term().to(torch.float32)
+        if isinstance(self.noise, UniformNoiseCfg):
+            value = value + self._rng.uniform(draw, self.frame_dim, self.noise.n_min, self.noise.n_max)
+        elif isinstance(self.noise, GaussianNoiseCfg):
+            value = value + self.noise.std * self._rng.normal(draw, self.frame_dim)
+        if self.cfg.clip is not None:
+            value = value.clamp(*self.cfg.clip)
+        if isinstance(self.scale, Tensor) or self.scale != 1.0:
+            value = value * self.scale
+        return value
+
+    def look(self) -> Tensor:
+        """Return (N, dim) with the present frame appended; nothing is stored."""
+        frame = self.frame("final_noise")
+        if self.delay is not None:
+            frame = self.delay.read(self.delay.pushed(frame))
+        if self.history is not None:
+            return torch.cat((self.history[:, 1:], frame[:, None]), dim=1).flatten(1)
+        return frame
+
+    def commit(self, fresh: Tensor) -> Tensor:
+        """Return (N, dim) and store it; rows of ``fresh`` (N,) bool begin with this frame."""
+        frame = self.frame("noise")
+        if self.delay is not None:
+            frames = self.delay.pushed(frame)
+            frames = torch.where(fresh[:, None, None], frame[:, None], frames)
+            self.delay.frames.copy_(frames)
+            frame = self.delay.read(frames)
+        if self.history is not None:
+            frames = torch.cat((self.history[:, 1:], frame[:, None]), dim=1)
+            frames = torch.where(fresh[:, None, None], frame[:, None], frames)
+            self.history.copy_(frames)
+            return frames.flatten(1)
+        return frame
+
+    def reset(self, mask: Tensor) -> None:
+        self.term.reset(mask)
+        if self.delay is not None:
+            self.delay.draw(mask)
+
+
+class ObservationManager(Manager):
+    """Groups of observations. ``env.obs[group]`` and ``env.final_obs[group]`` are (N, D) float32."""
+
+    name = "observations"
+
+    def __init__(self, env: Env, cfgs: dict[str, ObservationGroupCfg]) -> None:
+        if "actor" not in cfgs:
+            raise TickgraphError("the task has no observation group 'actor'; add one to EnvCfg.observations")
+        self._env, self.cfgs = env, cfgs
+        self.groups: dict[str, dict[str, ObservationTerm]] = {}
+        for group, cfg in cfgs.items():
+            self.groups[group] = {
+                name: ObservationTerm(env, group, name, term, cfg.enable_corruption)
+                for name, term in cfg.terms.items()
+                if term is not None
+            }
+            if not self.groups[group]:
+                raise TickgraphError(f"observation group {group!r} has no term; add one or leave the group out")
+        self.terms = {f"{g}/{n}": t.term for g, terms in self.groups.items() for n, t in terms.items()}
+        self.dims = {g: sum(t.dim for t in terms.values()) for g, terms in self.groups.items()}
+
+    def look(self, out: dict[str, Tensor]) -> None:
+        """Write every group as it would be without a reset; no memory changes."""
+        for group, terms in self.groups.items():
+            out[group].copy_(torch.cat([t.look() for t in terms.values()], dim=1))
+
+    def commit(self, out: dict[str, Tensor], fresh: Tensor) -> None:
+        """Write every group for the next tick; rows of ``fresh`` (N,) bool begin an episode."""
+        for group, terms in self.groups.items():
+            out[group].copy_(torch.cat([t.commit(fresh) for t in terms.values()], dim=1))
+
+    def reset(self, mask: Tensor) -> None:
+        for terms in self.groups.values():
+            for term in terms.values():
+                term.reset(mask)
+
+    def calls(self) -> Iterator[JudgedCall]:
+        env = self._env
+        for group, terms in self.groups.items():
+            for name, term in terms.items():
+                inner = term.term
+                owners = (env,) if inner.instance is None else (env, inner.instance)
+                manager = f"observations/{group}"
+                yield JudgedCall(manager, name, _Call(inner, ()), inner.user_function, owners, env.arena)
+                if inner.instance is not None and hasattr(inner.instance, "reset"):
+                    call = _Call(inner.reset, (env.no_worlds,))
+                    yield JudgedCall(manager, name, call, inner.user_function, owners, env.arena)
+
+    def assign(self, out: dict[str, Tensor], mask: Tensor, source: dict[str, Tensor]) -> None:
+        """Copy the rows of a mask from one set of groups to another."""
+        for group in self.groups:
+            assign_rows(out[group], mask, source[group])
+
+    def describe(self) -> list[dict[str, Any]]:
+        rows = []
+        for group, terms in self.groups.items():
+            for name, term in terms.items():
+                rows.append(
+                    {
+                        "name": name,
+                        "group": group,
+                        "function": getattr(term.cfg.func, "__name__", str(term.cfg.func)),
+                        "dim": term.dim,
+                        "scale": term.cfg.scale,
+                        "noise": None if term.noise is None else str(term.noise),
+                        "history": term.cfg.history_length,
+                    }
+                )
+        return rows
