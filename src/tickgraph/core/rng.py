@@ -4,6 +4,7 @@ import itertools
 import math
 import weakref
 import zlib
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,17 +13,16 @@ from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 
 _WORD = 0xFFFFFFFF
-_HALF = 0xFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 
 
 def _multiply(factor: int, word: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the high and low 32 bits of factor * word, by 16-bit halves so that no product leaves signed int64."""
-    low = (word & _HALF) * factor
-    middle = (word >> 16) * factor + (low >> 16)
-    return middle >> 16, ((middle & _HALF) << 16) | (low & _HALF)
+    """Return the high and low 32 bits of factor * word, for an odd factor, without leaving signed int64."""
+    # With f = 2 h + 1, f * word = 2 (h * word + word // 2) + word % 2, and the bracket stays below 2^63.
+    half = word * (factor >> 1) + (word >> 1)
+    return half >> 31, ((half & 0x7FFFFFFF) << 1) | (word & 1)
 
 
 def _philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, k0: Tensor, k1: Tensor) -> tuple[Tensor, ...]:
@@ -34,6 +34,10 @@ def _philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, k0: Tensor, k1: Tens
         k0 = (k0 + _WEYL[0]) & _WORD
         k1 = (k1 + _WEYL[1]) & _WORD
     return c0, c1, c2, c3
+
+
+def _blocks(lanes: int) -> int:
+    return (lanes + 3) // 4
 
 
 def philox4x32_10(counter: Tensor, key: Tensor) -> Tensor:
@@ -61,14 +65,18 @@ _tokens = itertools.count()
 
 
 # The tracer runs this once while it traces, with constants only: so collisions are found in compiled programs too, and
-# no dictionary write becomes a guard or a side effect of the program. Hence the token in place of the Rng itself.
+# no dictionary becomes a guard or a side effect of the program. Hence the token in place of the Rng itself.
 @torch.compiler.assume_constant_result
-def _registered_id(token: int, path: str) -> int:
-    return _registries[token].register(path)
+def _find_draw(token: int, path: str, lanes: int) -> tuple[int, int]:
+    return _registries[token]._find_draw(path, lanes)
 
 
 class Rng:
     """The key, the tick and the world ids that all streams of one program share.
+
+    A draw that was reserved is a slice of one table of words that `advance` fills: one evaluation of Philox a tick
+    whatever the number of draws, which is what keeps launches, eager time and compile time low. A draw that was not
+    reserved computes the same words where it stands.
 
     Args:
         arena: owner of `key` (2,) int64, `tick` () int64 and `row` (rows,) int64.
@@ -88,6 +96,10 @@ class Rng:
         ids = torch.arange(first_row, first_row + rows, dtype=torch.int64)
         self.row = arena.constant(f"{prefix}/row", ids, torch.int64, "global id of each world")
         self._paths: dict[int, str] = {}
+        self._lanes: dict[str, int] = {}
+        self._columns: dict[str, tuple[int, int]] = {}
+        self._table: Tensor | None = None
+        self._arena, self._prefix = arena, prefix
         self._token = next(_tokens)
         _registries[self._token] = self
         self.set_seed(seed)
@@ -98,10 +110,47 @@ class Rng:
             raise TickgraphError(f"seed {seed} does not fit 64 bits")
         self.key[0] = seed & _WORD
         self.key[1] = (seed >> 32) & _WORD
+        self.refresh()
 
     def advance(self) -> None:
         """Go on to the next tick, in place. Draws themselves never advance anything."""
-        self.tick += 1
+        self.tick.add_(1)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Fill the table of reserved words again; needed only after `key` or `tick` were written by hand."""
+        if self._table is not None:
+            words = _philox(self._stream, self.tick & _WORD, self.row[:, None], self._block, self.key[0], self.key[1])
+            self._table.copy_(torch.stack(words, dim=-1).reshape(self._table.shape))
+
+    def draws(self) -> dict[str, int]:
+        """Return {path of the draw: lanes} of every draw made so far, the widest where one draw came in two widths."""
+        return dict(self._lanes)
+
+    def reserve(self, draws: Mapping[str, int]) -> None:
+        """Give draws a place in the table, once, before the arena is sealed.
+
+        Args:
+            draws: {path of the draw: lanes}, as `draws` of a dry run on another Rng returns it.
+
+        Raises:
+            TickgraphError: called twice, after the arena was sealed, or with paths that collide.
+        """
+        if not draws:
+            return
+        streams, blocks = [], []
+        for path, lanes in draws.items():
+            self._columns[path] = (4 * len(blocks), lanes)
+            count = _blocks(lanes)
+            streams += [self.register(path)] * count
+            blocks += range(count)
+        new, constant = self._arena.new, self._arena.constant
+        shape = (self.rows, 4 * len(blocks))
+        table = new(f"{self._prefix}/words", shape, torch.int64, "this tick's words of every reserved draw")
+        self._stream = constant(f"{self._prefix}/stream", streams, torch.int64, "stream id of each block of words")
+        self._block = constant(f"{self._prefix}/block", blocks, torch.int64, "number of each block within its draw")
+        self._table = table
+        self.refresh()
 
     def stream(self, path: str) -> "Stream":
         """Return the stream of one owner, such as "events/push"."""
@@ -119,9 +168,12 @@ class Rng:
             )
         return number
 
-    def paths(self) -> dict[int, str]:
-        """Return {id: path} of every stream and draw that was registered so far."""
-        return dict(self._paths)
+    def _find_draw(self, path: str, lanes: int) -> tuple[int, int]:
+        """Return a draw's stream id and its first column in the table, -1 without one that is wide enough."""
+        number = self.register(path)
+        self._lanes[path] = max(lanes, self._lanes.get(path, 0))
+        column, width = self._columns.get(path, (-1, 0))
+        return number, column if lanes <= width else -1
 
 
 class Stream:
@@ -135,16 +187,15 @@ class Stream:
         self.path = path
 
     def words(self, name: str, lanes: int) -> Tensor:
-        """Return (rows, lanes) int64 words in [0, 2^32); a longer draw begins with the words of a shorter one."""
+        """Return (rows, lanes) int64 words in [0, 2^32); read only; a longer draw begins with a shorter one's."""
         rng = self.rng
-        number = _registered_id(rng._token, f"{self.path}/{name}" if name else self.path)
-        blocks = math.ceil(lanes / 4)
-        c0 = torch.full((), number, dtype=torch.int64, device=rng.device)
-        c1 = rng.tick & _WORD
-        c2 = rng.row[:, None]
-        c3 = torch.arange(blocks, dtype=torch.int64, device=rng.device)
-        block = torch.stack(_philox(c0, c1, c2, c3, rng.key[0], rng.key[1]), dim=-1)
-        return block.reshape(rng.rows, 4 * blocks)[:, :lanes]
+        number, column = _find_draw(rng._token, f"{self.path}/{name}" if name else self.path, lanes)
+        if column >= 0:
+            return rng._table[:, column : column + lanes]
+        stream = torch.full((), number, dtype=torch.int64, device=rng.device)
+        block = torch.arange(_blocks(lanes), dtype=torch.int64, device=rng.device)
+        words = _philox(stream, rng.tick & _WORD, rng.row[:, None], block, rng.key[0], rng.key[1])
+        return torch.stack(words, dim=-1).reshape(rng.rows, -1)[:, :lanes]
 
     def uniform(self, name: str, lanes: int, low: float | Tensor = 0.0, high: float | Tensor = 1.0) -> Tensor:
         """Return (rows, lanes) float32 in [low, high] up to one rounding, from 24 bits of each word.
