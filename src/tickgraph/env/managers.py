@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class Term:
     """A configured function or object, with selectors resolved and its random stream bound."""
 
-    def __init__(self, env: Env, manager: str, name: str, cfg: Any) -> None:
+    def __init__(self, env: Env, manager: str, name: str, cfg: Any, extra: int = 0) -> None:
         self.manager, self.name, self.cfg, self._env = manager, name, cfg, env
+        self._extra = extra
         self.path = f"{manager}/{name}"
         self.user_function = cfg.func
         self.params = {
@@ -58,15 +59,16 @@ class Term:
             return
         if self.instance is None and "rng" in known and "rng" not in self.params:
             self.params["rng"] = self._env.rng.stream(self.path)
+        own = list(known)[1 + self._extra :]  # the manager passes env and, for events, the mask
         for key in self.params:
-            if key not in known:
-                hint = nearby(key, known) or f"it takes {', '.join(k for k in known if k != 'env')}"
-                raise TickgraphError(f"term {self.path}: the function has no parameter {key!r}; {hint}")
-        given = {"env", "mask", "substep", "self", *self.params}
-        missing = [k for k, p in known.items() if p.default is inspect.Parameter.empty and k not in given]
-        required = [k for k in missing if known[k].kind is not inspect.Parameter.VAR_POSITIONAL]
-        if required and next(iter(known)) != required[0]:
-            raise TickgraphError(f"term {self.path}: parameter {required[0]!r} is not given; add it to params")
+            if key not in own:
+                hint = nearby(key, own) or f"it takes {', '.join(own) or 'none'}"
+                raise TickgraphError(f"term {self.path}: {_label(self.cfg)} has no parameter {key!r}; {hint}")
+        for key in own:
+            parameter = known[key]
+            optional = parameter.default is not inspect.Parameter.empty
+            if not optional and key not in self.params and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+                raise TickgraphError(f"term {self.path}: {_label(self.cfg)} needs {key!r}; add it to params")
 
 
 class Manager:
@@ -81,7 +83,7 @@ class Manager:
         self.terms: dict[str, Any] = {name: self._build(name, cfg) for name, cfg in cfgs.items() if cfg is not None}
 
     def _build(self, name: str, cfg: Any) -> Any:
-        return Term(self._env, self.name, name, cfg)
+        return Term(self._env, self.name, name, cfg, extra=len(self.call_arguments))
 
     @property
     def names(self) -> list[str]:

@@ -29,7 +29,7 @@ class ObservationTerm:
         self.cfg, self._env = cfg, env
         self.term = Term(env, f"observations/{group}", name, cfg)
         self.path = self.term.path
-        frame = self.term()
+        frame = env.probe(self.term)
         if not isinstance(frame, Tensor) or frame.dim() != 2 or frame.shape[0] != env.num_envs:
             got = tuple(frame.shape) if isinstance(frame, Tensor) else type(frame).__name__
             raise TickgraphError(f"term {self.path} returned {got}, expected a float tensor of shape ({env.num_envs}, D)")

@@ -1,0 +1,381 @@
+"""The shell that users hold: builds a task, steps it, hands out its tensors, names what would block compilation."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.judge import Blocker, changed_host_state, host_state, judge_calls
+from tickgraph.core.program import ExecutionError, Resolution, resolve_execution
+from tickgraph.core.rng import Rng
+from tickgraph.core.verdict import Verdicts
+from tickgraph.env import tick as transition
+from tickgraph.env.config import EnvCfg
+from tickgraph.env.managers import (
+    ActionManager,
+    CommandManager,
+    CurriculumManager,
+    EventManager,
+    MetricManager,
+    RecorderManager,
+    RewardManager,
+    SubstepManager,
+    TerminationManager,
+)
+from tickgraph.env.observations import ObservationManager
+from tickgraph.env.scene import SceneView
+from tickgraph.env.stats import EpisodeStats
+from tickgraph.sim.backend import make_backend
+from tickgraph.sim.model import build_scene
+
+PUBLISH_DEPTH = 2  # what step t returned is intact until step t + 2 begins
+
+
+class Policy(Protocol):
+    """Writes actions on the tick's path."""
+
+    def act(self, obs: dict[str, Tensor], action: Tensor, done: Tensor) -> None:
+        """Read ``obs[group]`` (N, D) and write ``action`` (N, A) in place; ``done`` (N,) began a new episode."""
+
+
+class Ring(Protocol):
+    """Takes transitions on the tick's path."""
+
+    def write(
+        self,
+        obs: dict[str, Tensor],
+        action: Tensor,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        boundary: Tensor,
+        final_obs: dict[str, Tensor],
+    ) -> None:
+        """Store one transition of every world, all full width."""
+
+
+class Env:
+    """N worlds of one task.
+
+    Every tensor is full width and lives in ``arena``; read them, never rebind them. ``obs[group]``, ``final_obs[group]``
+    (N, D) float32; ``action`` (N, A), ``reward`` (N,) float32; ``terminated, truncated, invalid, done, rewrite,
+    restarted, written`` (N,) bool; ``episode_length`` (N,) int64 in control steps.
+
+    Args:
+        cfg: the task.
+        num_envs: number of worlds; by default the task's own.
+        device: where the tensors live; "meta" builds shapes alone, for the judge.
+        backend: physics backend by name.
+        execution: "auto", "eager", "compile" or "graph".
+        seed: 64-bit seed of every random word.
+        threads: physics threads; by default the processors that the process may use.
+
+    Raises:
+        TickgraphError: the configuration is wrong; one line says what was given and what was expected.
+        ExecutionError: an execution was asked for by name and cannot be had; every reason is listed.
+    """
+
+    def __init__(
+        self,
+        cfg: EnvCfg,
+        num_envs: int | None = None,
+        device: str | torch.device = "cpu",
+        backend: str = "mujoco",
+        execution: str = "auto",
+        seed: int = 0,
+        threads: int | None = None,
+    ) -> None:
+        self.cfg = cfg
+        self.num_envs = cfg.num_envs if num_envs is None else num_envs
+        if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int) or self.num_envs < 1:
+            raise TickgraphError(f"num_envs is {self.num_envs}, expected a whole number of at least 1")
+        if cfg.decimation < 1:
+            raise TickgraphError(f"decimation is {cfg.decimation}, expected a whole number of at least 1")
+        self.device = torch.device(device)
+        self.seed = seed
+        self.backend_name = backend
+        self.physics_dt = cfg.scene.timestep
+        self.step_dt = cfg.scene.timestep * cfg.decimation
+        self.max_episode_length = max(1, math.ceil(cfg.episode_length_s / self.step_dt - 1e-9))
+        self.policy: Policy | None = None
+        self.ring: Ring | None = None
+        self._build(cfg, backend, seed, threads)
+        self._requested = execution
+        self._resolution = self._resolve(execution)
+        self._tick = transition.Tick(self, self._resolution)
+        self._slot = 0
+        if self.device.type != "meta":
+            self.reset()
+
+    # Use -------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Play one whole control step in every world."""
+        self._tick()
+
+    def step(self, action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Play one control step with the caller's actions.
+
+        Args:
+            action: (N, A) float32, raw, nominally in [-1, 1].
+
+        Returns:
+            obs {group: (N, D)}, reward (N,), terminated (N,), truncated (N,), extras. Finished worlds are reset
+            already: their last observation is ``extras["final_obs"]``, full width, valid where terminated | truncated;
+            ``extras["time_outs"]`` is truncated. What one call returns stays intact until the call after the next.
+
+        Raises:
+            TickgraphError: the action has another shape, or a policy is attached and acts by itself.
+        """
+        if self.policy is not None:
+            raise TickgraphError("a policy is attached and acts by itself: call tick(), or attach(policy=None) first")
+        if tuple(action.shape) != tuple(self.action.shape):
+            raise TickgraphError(f"action has shape {tuple(action.shape)}, expected {tuple(self.action.shape)}")
+        self.action.copy_(action)
+        self._tick()
+        return self._publish()
+
+    @torch.no_grad()
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Begin new episodes in every world, at tick 0 of the random words; startup events run again.
+
+        Returns:
+            obs {group: (N, D)} and extras.
+        """
+        if seed is not None:
+            self.seed = seed
+            self.rng.set_seed(seed)
+        self.rng.tick.zero_()
+        for flag in (self.terminated, self.truncated, self.invalid, self.rewrite):
+            flag.zero_()
+        self.done.fill_(True)
+        self.restarted.fill_(True)
+        self.sim.stage_from_state()
+        self.event_manager.apply("startup", self.all_worlds)
+        transition.begin_episodes(self, self.all_worlds)
+        self.written.fill_(True)
+        self.sim.write_state(self.written, self.restarted)
+        self.sim.refresh(self.written)
+        transition.observe(self)
+        self.verdicts.clear()
+        self.stats.drain()
+        obs, _, _, _, extras = self._publish()
+        return obs, extras
+
+    @torch.no_grad()
+    def stagger(self) -> None:
+        """Spread the worlds uniformly over an episode; training does so at its start, evaluation does not."""
+        transition.stagger(self)
+
+    def attach(self, policy: Policy | None = None, ring: Ring | None = None) -> None:
+        """Let a policy act and a ring record inside the tick; the tick's programs are built anew."""
+        self.policy, self.ring = policy, ring
+        self._tick = transition.Tick(self, self._resolution)
+
+    def mark_written(self, mask: Tensor) -> None:
+        """Say that the staged state or fields of the worlds of a mask have changed."""
+        self.written.logical_or_(mask)
+
+    # Honesty ---------------------------------------------------------------------------------------------------
+
+    def blockers(self, host_state_too: bool = True) -> list[Blocker]:
+        """Return what would keep the task from running compiled or captured; needs no compiler and no GPU.
+
+        Args:
+            host_state_too: also play a few real ticks with few worlds and report Python attributes that changed.
+        """
+        judged = self if self.device.type == "meta" else Env(self.cfg, self.num_envs, "meta", self.backend_name, "eager")
+        found = judge_calls([call for manager in judged.managers for call in manager.calls()])
+        if host_state_too and not found:
+            found += _host_state_blockers(self.cfg, self.backend_name)
+        return found
+
+    def execution_report(self) -> dict[str, dict[str, Any]]:
+        """Return what was asked for and what runs, for each program of the tick."""
+        return {program.name: program.report() for program in self._tick.programs()}
+
+    def describe(self) -> dict[str, Any]:
+        """Return spaces, terms and arena as plain data."""
+        return {
+            "num_envs": self.num_envs,
+            "step_dt": self.step_dt,
+            "physics_dt": self.physics_dt,
+            "max_episode_length": self.max_episode_length,
+            "observations": dict(self.observation_manager.dims),
+            "actions": self.action_manager.total_dim,
+            "terms": {manager.name: manager.describe() for manager in self.managers},
+            "arena": self.arena.table(),
+            "arena_bytes": self.arena.nbytes(),
+        }
+
+    # Checkpoints -----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return everything that the next tick reads: the arena and the backend's own state."""
+        state = {f"arena/{name}": value for name, value in self.arena.snapshot().items()}
+        return state | {f"sim/{name}": value for name, value in self.sim.state_dict().items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Write a state back in place; raises TickgraphError where names or shapes differ."""
+        self.arena.restore({k.removeprefix("arena/"): v for k, v in state.items() if k.startswith("arena/")})
+        self.sim.load_state_dict({k.removeprefix("sim/"): v for k, v in state.items() if k.startswith("sim/")})
+
+    def close(self) -> None:
+        """Give the backend's threads and memory back; the environment cannot be used afterwards."""
+        self.sim.close()
+
+    # Build -----------------------------------------------------------------------------------------------------
+
+    def _build(self, cfg: EnvCfg, backend: str, seed: int, threads: int | None) -> None:
+        n = self.num_envs
+        self.arena = arena = Arena(self.device)
+        self.rng = Rng(arena, n, seed)
+        self.verdicts = Verdicts(arena)
+        self.sim = make_backend(backend, build_scene(cfg.scene), n, self.device, arena, threads)
+
+        def flag(name: str, why: str) -> Tensor:
+            return arena.new(f"env/{name}", (n,), torch.bool, why)
+
+        self.all_worlds = arena.constant("env/all_worlds", [True] * n, torch.bool, "mask of every world")
+        self.no_worlds = arena.constant("env/no_worlds", [False] * n, torch.bool, "mask of no world")
+        self.episode_length = arena.new("env/episode_length", (n,), torch.int64, "control steps of the episode so far")
+        self.reward = arena.new("env/reward", (n,), why="reward of this tick")
+        self.terminated = flag("terminated", "ended by a fall or as invalid: no bootstrap")
+        self.truncated = flag("truncated", "ended by a time limit: bootstrap from final_obs")
+        self.invalid = flag("invalid", "had something non-finite and was ended for it")
+        self.done = flag("done", "terminated or truncated")
+        self.rewrite = flag("rewrite", "a command rewrote the state without an end of the episode")
+        self.restarted = flag("restarted", "done or rewritten: the next observation is not a successor")
+        self.written = flag("written", "staged state or fields that the simulation must take over")
+        self.causes = transition.CAUSES
+        self.cause_counts = arena.new("env/cause_counts", (len(self.causes),), torch.int64, "non-finite worlds by cause")
+        self.invalid_verdicts = [
+            self.verdicts.declare(f"non_finite/{cause}", f"a world's {cause} was not finite; the world was reset")
+            for cause in self.causes
+        ]
+        self.scene = SceneView(self)
+        self.command_manager = CommandManager(self, cfg.commands)
+        self.action_manager = ActionManager(self, cfg.actions)
+        self.event_manager = EventManager(self, cfg.events)
+        self.observation_manager = ObservationManager(self, cfg.observations)
+        self.reward_manager = RewardManager(self, cfg.rewards)
+        self.termination_manager = TerminationManager(self, cfg.terminations)
+        self.curriculum_manager = CurriculumManager(self, cfg.curriculum)
+        self.metric_manager = MetricManager(self, cfg.metrics)
+        self.recorder_manager = RecorderManager(self, cfg.recorders)
+        self.substep_manager = SubstepManager(self, cfg.substeps)
+        self.managers = [
+            self.observation_manager,
+            self.action_manager,
+            self.command_manager,
+            self.reward_manager,
+            self.termination_manager,
+            self.event_manager,
+            self.curriculum_manager,
+            self.metric_manager,
+            self.recorder_manager,
+            self.substep_manager,
+        ]
+        self.managers_with_memory = [
+            self.action_manager,
+            self.observation_manager,
+            self.reward_manager,
+            self.termination_manager,
+            self.event_manager,
+            self.curriculum_manager,
+            self.metric_manager,
+            self.recorder_manager,
+        ]
+        dims = self.observation_manager.dims
+        self.action = arena.new("env/action", (n, self.action_manager.total_dim), why="raw action of this tick")
+        self.obs = {g: arena.new(f"env/obs/{g}", (n, d), why="what the policy sees") for g, d in dims.items()}
+        self.final_obs = {
+            g: arena.new(f"env/final_obs/{g}", (n, d), why="obs as it would have been without a reset")
+            for g, d in dims.items()
+        }
+        self.stats = EpisodeStats(self)
+        self._slots = [
+            {name: arena.new(f"publish/{i}/{name}", value.shape, value.dtype, "copy that step() hands out")
+             for name, value in self._published().items()}
+            for i in range(PUBLISH_DEPTH)
+        ]
+        for name in ("qpos", "qvel"):
+            self.sim.view(name)
+        if self.device.type != "meta":
+            before = arena.snapshot()
+            for manager in self.managers:
+                manager.rehearse()
+            for name, value in before.items():
+                arena[name].copy_(value)
+        arena.seal()
+
+    def probe(self, term: Any) -> Tensor:
+        """Call an observation term once while building, for its width; a judged term may fail and gets width 1."""
+        if self.device.type != "meta":
+            return term()
+        try:
+            return term()
+        except Exception:  # the judge will name it
+            return torch.empty((self.num_envs, 1), device=self.device)
+
+    def _resolve(self, execution: str) -> Resolution:
+        resolution = resolve_execution(execution, self.device)
+        if resolution.enabled == "eager" or self.device.type == "meta":
+            return resolution
+        found = self.blockers(host_state_too=False)
+        if not found:
+            return resolution
+        reasons = [f"a term is not static: {blocker}" for blocker in found]
+        if execution != "auto":
+            raise ExecutionError(f"execution {execution!r} cannot be had: " + "; ".join(reasons))
+        return resolve_execution("eager", self.device, disable_reason="; ".join(reasons))
+
+    def _published(self) -> dict[str, Tensor]:
+        return {
+            **{f"obs/{g}": v for g, v in self.obs.items()},
+            **{f"final_obs/{g}": v for g, v in self.final_obs.items()},
+            "reward": self.reward,
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "invalid": self.invalid,
+        }
+
+    def _publish(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
+        slot = self._slots[self._slot]
+        self._slot = (self._slot + 1) % PUBLISH_DEPTH
+        for name, value in self._published().items():
+            slot[name].copy_(value)
+        obs = {g: slot[f"obs/{g}"] for g in self.obs}
+        extras = {
+            "final_obs": {g: slot[f"final_obs/{g}"] for g in self.final_obs},
+            "time_outs": slot["truncated"],
+            "invalid": slot["invalid"],
+        }
+        return obs, slot["reward"], slot["terminated"], slot["truncated"], extras
+
+
+def _host_state_blockers(cfg: EnvCfg, backend: str) -> list[Blocker]:
+    """Play three real ticks with four worlds; a Python attribute that changes after the first is host state."""
+    env = Env(cfg, 4, "cpu", backend, "eager")
+    owners: dict[int, tuple[Any, Any, str, str]] = {}
+    for manager in env.managers:
+        for call in manager.calls():
+            for owner in call.owners:
+                if owner is not env:
+                    owners.setdefault(id(owner), (owner, call.func, call.manager, call.term))
+    objects = [entry[0] for entry in owners.values()]
+    env.tick()
+    before = host_state(objects)
+    env.tick()
+    env.tick()
+    found = []
+    for owner, attribute in changed_host_state(before, objects):
+        _, func, manager, term = owners[id(owner)]
+        found.append(Blocker.of(manager, term, func, f"host state: attribute {attribute!r} changed between ticks"))
+    env.close()
+    return found

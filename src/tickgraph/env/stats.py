@@ -1,0 +1,98 @@
+"""What the log says of episodes: sums kept on the device, read once an interval."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.masked import fill_rows
+
+if TYPE_CHECKING:
+    from tickgraph.env.env import Env
+
+
+class EpisodeStats:
+    """Sums over the episodes that ended and over all ticks since the last ``drain``.
+
+    A reward term's figure is its sum over the episode, weight and step length in it, and the mean over the episodes
+    that ended in the interval: so the terms add up to the return. An episode's length counts the steps that were
+    played, also where training began in the middle of one.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        n = env.num_envs
+        self.reward_terms = env.reward_manager.names
+        self.termination_terms = env.termination_manager.names
+        self.metric_terms = env.metric_manager.names
+        self.causes = env.causes
+        arena = env.arena
+        self.term_sums = arena.new("stats/term_sums", (n, len(self.reward_terms)), torch.float64, "reward terms so far")
+        self.start_length = arena.new("stats/start_length", (n,), torch.int64, "episode_length at the first step played")
+        self._names = [
+            "ticks",
+            "episodes",
+            "length",
+            "return",
+            "terminated",
+            "truncated",
+            "invalid",
+            *[f"reward/{name}" for name in self.reward_terms],
+            *[f"ended_by/{name}" for name in self.termination_terms],
+            *[f"invalid/{name}" for name in self.causes],
+            *[f"metric/{name}" for name in self.metric_terms],
+        ]
+        self.sums = arena.new("stats/sums", (len(self._names),), torch.float64, "sums since the last log row")
+
+    def record(self, metrics: list[Tensor], cause_counts: Tensor) -> None:
+        """Add this tick. ``metrics`` are (N,) tensors, ``cause_counts`` (C,) counts of non-finite worlds by cause."""
+        env = self._env
+        values = torch.where(env.invalid[:, None], 0.0, env.reward_manager.values.to(torch.float64))
+        self.term_sums += values
+        done = env.done
+        closed = torch.where(done[:, None], self.term_sums, 0.0).sum(dim=0)
+        length = torch.where(done, env.episode_length - self.start_length, 0).sum()
+        head = [torch.ones_like(length), done.sum(), length, closed.sum()]
+        head += [env.terminated.sum(), env.truncated.sum(), env.invalid.sum()]
+        ended = (env.termination_manager.dones & done[:, None]).sum(dim=0)
+        means = [torch.where(torch.isfinite(m), m, 0.0).to(torch.float64).mean() for m in metrics]
+        parts = [torch.stack([h.to(torch.float64) for h in head]), closed, ended.to(torch.float64)]
+        parts.append(cause_counts.to(torch.float64))
+        if means:
+            parts.append(torch.stack(means))
+        self.sums += torch.cat(parts)
+
+    def reset(self, mask: Tensor) -> None:
+        """Begin new episodes in the worlds of a mask."""
+        fill_rows(self.term_sums, mask, 0.0)
+        fill_rows(self.start_length, mask, 0)
+
+    def drain(self) -> dict[str, float | int | None]:
+        """Return the interval's figures and start the next; means over no episode are None. Reads the device once."""
+        values = dict(zip(self._names, self.sums.tolist(), strict=True))
+        self.sums.zero_()
+        ticks, episodes = int(values["ticks"]), int(values["episodes"])
+        row: dict[str, float | int | None] = {"episodes": episodes}
+
+        def mean(name: str, count: int) -> float | None:
+            return values[name] / count if count and math.isfinite(values[name]) else None
+
+        row["episode_length"] = mean("length", episodes)
+        row["episode_return"] = mean("return", episodes)
+        for name in ("terminated", "truncated", "invalid"):
+            row[name] = int(values[name])
+        for name in self.reward_terms:
+            row[f"reward/{name}"] = mean(f"reward/{name}", episodes)
+        for name in self.termination_terms:
+            row[f"ended_by/{name}"] = int(values[f"ended_by/{name}"])
+        for name in self.causes:
+            row[f"invalid/{name}"] = int(values[f"invalid/{name}"])
+        for name in self.metric_terms:
+            row[f"metric/{name}"] = mean(f"metric/{name}", ticks)
+        curricula = self._env.curriculum_manager
+        for name, value in zip(curricula.names, curricula.values.tolist(), strict=True):
+            row[f"curriculum/{name}"] = value if math.isfinite(value) else None
+        return row

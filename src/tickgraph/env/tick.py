@@ -1,0 +1,162 @@
+"""THE TICK: one control step of every world, in the order of the transition contract (docs/transition.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.masked import assign_rows, fill_rows, or_rows
+from tickgraph.core.program import Program, Resolution
+
+if TYPE_CHECKING:
+    from tickgraph.env.env import Env
+
+DIVERGED = 1.0e10  # MuJoCo's own mjMAXVAL: a state beyond it is as good as not finite
+CAUSES = ("action", "state", "reward", "observation")
+
+
+class Tick:
+    """The tick as programs around the physics: torch, physics, torch, state write, torch."""
+
+    def __init__(self, env: Env, resolution: Resolution) -> None:
+        self._env = env
+        # Each is a fresh function, so that a compiler's cache of one environment never serves another.
+        self.act_and_apply = Program("tick/act_and_apply", lambda: (act(env), apply(env)), resolution)
+        self.judge_to_restart = Program(
+            "tick/judge_to_restart",
+            lambda: (judge(env), command(env), terminal_observation(env), record(env), restart(env)),
+            resolution,
+        )
+        self.observe = Program("tick/observe", lambda: observe(env), resolution)
+        self.substeps = [
+            Program(f"tick/substep{i}", lambda i=i: env.substep_manager.apply(i), resolution)
+            for i in range(env.cfg.decimation if env.substep_manager.terms else 0)
+        ]
+
+    def __call__(self) -> None:
+        sim = self._env.sim
+        self.act_and_apply()
+        if self.substeps:
+            for substep in self.substeps:
+                substep()
+                sim.advance_and_refresh(1)
+        else:
+            sim.advance_and_refresh(self._env.cfg.decimation)
+        self.judge_to_restart()
+        sim.write_state(self._env.written, self._env.restarted)
+        sim.refresh(self._env.written)
+        self.observe()
+
+    def programs(self) -> list[Program]:
+        return [self.act_and_apply, *self.substeps, self.judge_to_restart, self.observe]
+
+
+def act(env: Env) -> None:
+    """The policy reads ``obs`` and writes ``action``; without a policy the caller of ``env.step`` has written it."""
+    env.rng.advance()
+    if env.policy is not None:
+        env.policy.act(env.obs, env.action, env.done)
+
+
+def apply(env: Env) -> None:
+    """Action terms turn the action into controls."""
+    env.action_manager.process(env.action)
+
+
+def judge(env: Env) -> None:
+    """Terminations and rewards of the new state, under the command that the policy saw."""
+    env.episode_length += 1
+    env.termination_manager.compute(env.terminated, env.truncated)
+    env.reward_manager.compute(env.reward)
+
+
+def command(env: Env) -> None:
+    """Commands advance; one may ask for its state rewrite."""
+    env.command_manager.step()
+    env.rewrite.zero_()
+    for term in env.command_manager.terms.values():
+        if term.rewrite is not None:
+            or_rows(env.rewrite, term.rewrite)
+
+
+def terminal_observation(env: Env) -> None:
+    """``final_obs`` is what ``obs`` would have been; a world with anything non-finite ends here, as ``invalid``."""
+    env.observation_manager.look(env.final_obs)
+    bad = (
+        _not_finite(env.action),
+        _not_finite(env.sim.view("qpos")) | _not_finite(env.sim.view("qvel")),
+        ~torch.isfinite(env.reward),
+        torch.stack([_not_finite(value) for value in env.final_obs.values()]).any(dim=0),
+    )
+    env.cause_counts.copy_(torch.stack([b.sum() for b in bad]))
+    for verdict, mask in zip(env.invalid_verdicts, bad, strict=True):
+        verdict.flag(mask)
+    env.invalid.copy_(bad[0] | bad[1] | bad[2] | bad[3])
+    # The last finite observation stands in for the one that cannot be used.
+    env.observation_manager.assign(env.final_obs, env.invalid, env.obs)
+    fill_rows(env.reward, env.invalid, 0.0)
+    fill_rows(env.action, env.invalid, 0.0)
+    env.terminated.logical_or_(env.invalid)
+    env.truncated.logical_and_(~env.terminated)
+    env.done.copy_(env.terminated | env.truncated)
+    env.rewrite.logical_and_(~env.done)
+    env.restarted.copy_(env.done | env.rewrite)
+
+
+def record(env: Env) -> None:
+    """The replay ring takes the transition; statistics of finished episodes close."""
+    if env.ring is not None:
+        env.ring.write(
+            env.obs, env.action, env.reward, env.terminated, env.truncated, env.restarted, env.final_obs
+        )
+    env.recorder_manager.record()
+    env.stats.record(env.metric_manager.compute(), env.cause_counts)
+
+
+def restart(env: Env) -> None:
+    """Everything that writes simulation state stages it: push, then rewrite, then reset, so that the later one wins."""
+    env.sim.stage_from_state()
+    env.written.zero_()
+    env.event_manager.step()
+    for term in env.command_manager.terms.values():
+        if term.rewrite is not None:
+            term.write_state(env.rewrite)
+    begin_episodes(env, env.done)
+    env.written.logical_or_(env.restarted)
+
+
+def begin_episodes(env: Env, mask: Tensor) -> None:
+    """Begin new episodes in the worlds of a mask: curricula, reset events, commands, actions, histories."""
+    env.curriculum_manager.compute(mask)
+    env.scene.reset(mask)
+    env.event_manager.apply("reset", mask)
+    env.command_manager.reset(mask)
+    for manager in env.managers_with_memory:
+        manager.reset(mask)
+    env.stats.reset(mask)
+    fill_rows(env.episode_length, mask, 0)
+
+
+def observe(env: Env) -> None:
+    """``obs`` for the next tick; worlds that begin an episode fill their histories with this frame."""
+    env.observation_manager.commit(env.obs, env.done)
+    # A first frame that is not finite has no earlier one to stand in for it: zeros do, and the check says so.
+    bad = torch.stack([_not_finite(value) for value in env.obs.values()]).any(dim=0)
+    env.invalid_verdicts[-1].flag(bad & env.done)
+    for value in env.obs.values():
+        fill_rows(value, bad, 0.0)
+
+
+def stagger(env: Env) -> None:
+    """Spread the worlds uniformly over an episode, so that their time limits do not fall together."""
+    steps = env.rng.stream("env/stagger").integers("", 1, 0, env.max_episode_length)[:, 0]
+    env.episode_length.copy_(steps)
+    assign_rows(env.stats.start_length, env.all_worlds, steps)
+
+
+def _not_finite(values: Tensor) -> Tensor:
+    """Return (N,) bool: any value of the row is NaN, infinite or beyond what MuJoCo calls bad."""
+    # NaN compares false, so that the negated test catches it too.
+    return ~(values.abs() < DIVERGED).all(dim=1)
