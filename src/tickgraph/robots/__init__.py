@@ -1,0 +1,1 @@
+"""Robots that come with tickgraph: model builders and the constants that tasks need."""

@@ -1,0 +1,56 @@
+"""Import MuJoCo whatever MUJOCO_GL says, and send its messages to Python's logging instead of a file."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import re
+import sys
+from types import ModuleType
+
+logger = logging.getLogger("tickgraph.mujoco")
+_seen: set[str] = set()
+
+
+@functools.cache
+def load_mujoco() -> ModuleType:
+    """Return the ``mujoco`` module, imported and set up once.
+
+    MuJoCo binds OpenGL while it is imported and fails altogether when ``MUJOCO_GL`` names something that the machine
+    lacks. Physics needs no OpenGL, so such an import is repeated without it; rendering says why it is unavailable
+    later (see ``sim/render.py``). The environment is left as it was found.
+    """
+    if "mujoco" in sys.modules:
+        mujoco = sys.modules["mujoco"]
+    else:
+        mujoco = _import()
+    config = mujoco.MjLogConfig.get()
+    config.logto_file = False  # by default MuJoCo writes MUJOCO_LOG.TXT into the working folder
+    mujoco.MjLogConfig.set(config)
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(_log)
+    return mujoco
+
+
+def _import() -> ModuleType:
+    try:
+        return importlib.import_module("mujoco")
+    except Exception:  # an unknown MUJOCO_GL, or an OpenGL library that is not there
+        found = os.environ.get("MUJOCO_GL")
+        if found is None:
+            raise
+    os.environ["MUJOCO_GL"] = "disable"
+    try:
+        return importlib.import_module("mujoco")
+    finally:
+        os.environ["MUJOCO_GL"] = found
+
+
+def _log(message: str) -> None:
+    # MuJoCo repeats a warning for each world and each restart: one line per kind is enough, counts are in diagnostics.
+    kind = re.sub(r"[-+\d.]+(e[-+]?\d+)?", "#", message)
+    level = logging.DEBUG if kind in _seen else logging.WARNING
+    _seen.add(kind)
+    logger.log(level, "MuJoCo: %s", message)

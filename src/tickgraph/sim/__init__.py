@@ -1,0 +1,1 @@
+"""Simulation: scenes, models and the backends that advance many worlds at once."""

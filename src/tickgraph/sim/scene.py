@@ -1,0 +1,98 @@
+"""What a scene declares: entities, terrain, sensors and solver. Plain data; nothing here imports MuJoCo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tickgraph.robots.entity import EntityCfg, InitialStateCfg
+from tickgraph.sim.terrain import TerrainCfg
+
+__all__ = ["EntityCfg", "InitialStateCfg", "SceneCfg", "SensorCfg", "SolverCfg", "TerrainCfg"]
+
+SensorKind = Literal[
+    "accelerometer",
+    "contact",
+    "force",
+    "frameangacc",
+    "frameangvel",
+    "framelinacc",
+    "framelinvel",
+    "framepos",
+    "framequat",
+    "framexaxis",
+    "frameyaxis",
+    "framezaxis",
+    "gyro",
+    "subtreeangmom",
+    "subtreecom",
+    "subtreelinvel",
+    "torque",
+    "touch",
+    "velocimeter",
+]
+
+
+@dataclass
+class SolverCfg:
+    """Integrator and constraint solver, by their MJCF names; the defaults are those of public G1 and Go2 tasks."""
+
+    integrator: Literal["euler", "rk4", "implicit", "implicitfast"] = "implicitfast"
+    solver: Literal["pgs", "cg", "newton"] = "newton"
+    cone: Literal["pyramidal", "elliptic"] = "pyramidal"
+    iterations: int = 10
+    ls_iterations: int = 20
+    tolerance: float = 1e-8
+    ls_tolerance: float = 0.01
+    ccd_iterations: int = 50
+    impratio: float = 1.0
+
+
+@dataclass
+class SensorCfg:
+    """One MuJoCo sensor, named ``name`` in ``scene.sensor`` and ``env.scene``.
+
+    Args:
+        name: unique name.
+        kind: MJCF element, or ``contact``: 4 numbers, ``found`` (number of contacts between ``obj`` and ``ref``) and
+            ``force`` (3, N: net force that ``ref`` exerts on ``obj``, world frame), both of the last substep.
+        obj: name of the thing measured, without the entity's prefix; ``world`` is the world body.
+        objtype: what ``obj`` names: ``site``, ``body`` (inertial frame), ``xbody`` (body frame), ``geom``, or for
+            contacts ``subtree`` (a body and all below it). gyro, velocimeter, accelerometer, force, torque and touch
+            take a site, subtree sensors a body.
+        entity: the entity that owns ``obj``.
+        ref: frame sensors: the frame in which the value is expressed (default: the world). contact: the other party:
+            ``terrain``, or a name (default: anything).
+        reftype: what ``ref`` names.
+        ref_entity: the entity that owns ``ref``; by default that of ``obj``.
+    """
+
+    name: str
+    kind: SensorKind
+    obj: str
+    objtype: Literal["site", "body", "xbody", "geom", "subtree"] = "site"
+    entity: str = "robot"
+    ref: str | None = None
+    reftype: Literal["site", "body", "xbody", "geom", "subtree"] = "body"
+    ref_entity: str | None = None
+
+
+@dataclass
+class SceneCfg:
+    """A scene: the model that every world runs.
+
+    Args:
+        entities: by name. In the compiled model the parts of entity ``robot`` are named ``robot/...``.
+        terrain: the ground, or ``None`` for none.
+        sensors: sensors beside those that the entities' models bring.
+        timestep: s, physics step.
+        solver: integrator and constraint solver.
+        gravity: (3,) m/s^2; ``None`` takes it from the entities' models, which must agree.
+    """
+
+    entities: dict[str, EntityCfg]
+    terrain: TerrainCfg | None = field(default_factory=TerrainCfg)
+    sensors: tuple[SensorCfg, ...] = ()
+    timestep: float = 0.005
+    solver: SolverCfg = field(default_factory=SolverCfg)
+    gravity: tuple[float, float, float] | None = None
