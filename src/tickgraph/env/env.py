@@ -151,6 +151,7 @@ class Env:
             self.seed = seed
             self.rng.set_seed(seed)
         self.rng.tick.zero_()
+        self.rng.refresh()
         for flag in (self.terminated, self.truncated, self.invalid, self.rewrite):
             flag.zero_()
         self.done.fill_(True)
@@ -307,12 +308,23 @@ class Env:
         for name in ("qpos", "qvel"):
             self.sim.view(name)
         if self.device.type != "meta":
-            before = arena.snapshot()
-            for manager in self.managers:
-                manager.rehearse()
-            for name, value in before.items():
-                arena[name].copy_(value)
+            self._rehearse()
         arena.seal()
+
+    @torch.no_grad()
+    def _rehearse(self) -> None:
+        """Play the torch part of a tick once, for what it asks for on the way: views, recorded signals, random draws."""
+        before = self.arena.snapshot()
+        for manager in self.managers:
+            manager.rehearse()
+        for part in transition.PARTS:
+            part(self)
+        for substep in range(self.cfg.decimation):
+            self.substep_manager.apply(substep)
+        self.event_manager.apply("startup", self.no_worlds)
+        for name, value in before.items():
+            self.arena[name].copy_(value)
+        self.rng.reserve(self.rng.draws())
 
     def probe(self, term: Any) -> Tensor:
         """Call an observation term once while building, for its width; a judged term may fail and gets width 1."""

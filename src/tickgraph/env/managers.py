@@ -117,9 +117,7 @@ class Manager:
                 yield JudgedCall(self.name, name, _Call(term.reset, (env.no_worlds,)), term.user_function, owners, env.arena)
 
     def rehearse(self) -> None:
-        """Run every term once, with no world selected, so that lazily made views exist before the arena is sealed."""
-        for call in self.calls():
-            call.fn()
+        """Make what can only be made once every manager is there, before the arena is sealed."""
 
     def describe(self) -> list[dict[str, Any]]:
         return [{"name": name, "function": _label(cfg)} for name, cfg in self.cfgs.items() if cfg is not None]
@@ -341,7 +339,6 @@ class CommandManager(Manager):
 
     def rehearse(self) -> None:
         for name, term in self.terms.items():
-            term.reset(self._env.no_worlds)
             if term.command.dim() != 2:
                 raise TickgraphError(f"commands/{name}: command has shape {tuple(term.command.shape)}, expected (N, C)")
 

@@ -149,6 +149,9 @@ def observe(env: Env) -> None:
         fill_rows(value, bad, 0.0)
 
 
+PARTS = (act, apply, judge, command, terminal_observation, record, restart, observe)
+
+
 def stagger(env: Env) -> None:
     """Spread the worlds uniformly over an episode, so that their time limits do not fall together."""
     steps = env.rng.stream("env/stagger").integers("", 1, 0, env.max_episode_length)[:, 0]
