@@ -11,7 +11,7 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.judge import Blocker, changed_host_state, host_state, judge_calls
-from tickgraph.core.program import ExecutionError, Resolution, resolve_execution
+from tickgraph.core.program import NOT_STATIC, Reason, Resolution, resolve_execution
 from tickgraph.core.rng import Rng
 from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
@@ -190,7 +190,9 @@ class Env:
         Args:
             host_state_too: also play a few real ticks with few worlds and report Python attributes that changed.
         """
-        judged = self if self.device.type == "meta" else Env(self.cfg, self.num_envs, "meta", self.backend_name, "eager")
+        judged = (
+            self if self.device.type == "meta" else Env(self.cfg, self.num_envs, "meta", self.backend_name, "eager")
+        )
         found = judge_calls([call for manager in judged.managers for call in manager.calls()])
         if host_state_too and not found:
             found += _host_state_blockers(self.cfg, self.backend_name)
@@ -254,7 +256,9 @@ class Env:
         self.restarted = flag("restarted", "done or rewritten: the next observation is not a successor")
         self.written = flag("written", "staged state or fields that the simulation must take over")
         self.causes = transition.CAUSES
-        self.cause_counts = arena.new("env/cause_counts", (len(self.causes),), torch.int64, "non-finite worlds by cause")
+        self.cause_counts = arena.new(
+            "env/cause_counts", (len(self.causes),), torch.int64, "non-finite worlds by cause"
+        )
         self.invalid_verdicts = [
             self.verdicts.declare(f"non_finite/{cause}", f"a world's {cause} was not finite; the world was reset")
             for cause in self.causes
@@ -301,8 +305,10 @@ class Env:
         }
         self.stats = EpisodeStats(self)
         self._slots = [
-            {name: arena.new(f"publish/{i}/{name}", value.shape, value.dtype, "copy that step() hands out")
-             for name, value in self._published().items()}
+            {
+                name: arena.new(f"publish/{i}/{name}", value.shape, value.dtype, "copy that step() hands out")
+                for name, value in self._published().items()
+            }
             for i in range(PUBLISH_DEPTH)
         ]
         for name in ("qpos", "qvel"):
@@ -336,16 +342,10 @@ class Env:
             return torch.empty((self.num_envs, 1), device=self.device)
 
     def _resolve(self, execution: str) -> Resolution:
-        resolution = resolve_execution(execution, self.device)
-        if resolution.enabled == "eager" or self.device.type == "meta":
-            return resolution
+        if execution == "eager" or self.device.type == "meta":
+            return resolve_execution("eager", self.device)
         found = self.blockers(host_state_too=False)
-        if not found:
-            return resolution
-        reasons = [f"a term is not static: {blocker}" for blocker in found]
-        if execution != "auto":
-            raise ExecutionError(f"execution {execution!r} cannot be had: " + "; ".join(reasons))
-        return resolve_execution("eager", self.device, disable_reason="; ".join(reasons))
+        return resolve_execution(execution, self.device, [Reason(NOT_STATIC, str(blocker)) for blocker in found])
 
     def _published(self) -> dict[str, Tensor]:
         return {

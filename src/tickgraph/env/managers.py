@@ -114,7 +114,9 @@ class Manager:
             owners = (env,) if term.instance is None else (env, term.instance)
             yield JudgedCall(self.name, name, _Call(term, arguments), term.user_function, owners, env.arena)
             if term.instance is not None and hasattr(term.instance, "reset"):
-                yield JudgedCall(self.name, name, _Call(term.reset, (env.no_worlds,)), term.user_function, owners, env.arena)
+                yield JudgedCall(
+                    self.name, name, _Call(term.reset, (env.no_worlds,)), term.user_function, owners, env.arena
+                )
 
     def rehearse(self) -> None:
         """Make what can only be made once every manager is there, before the arena is sealed."""
@@ -223,7 +225,9 @@ class ActionManager(Manager):
 
     def _build(self, name: str, cfg: Any) -> Any:
         if cfg.class_type is None:
-            raise TickgraphError(f"action {name!r}: class_type is not set; use a configuration such as JointPositionActionCfg")
+            raise TickgraphError(
+                f"action {name!r}: class_type is not set; use a configuration such as JointPositionActionCfg"
+            )
         return cfg.class_type(cfg, self._env, f"actions/{name}")
 
     def process(self, action: Tensor) -> None:
@@ -273,7 +277,9 @@ class CommandTerm:
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
         self.cfg, self.path, self._env = cfg, path, env
         self.rng = env.rng.stream(path)
-        self.time_left = env.arena.new(f"{path}/time_left", (env.num_envs,), why="seconds until the command is resampled")
+        self.time_left = env.arena.new(
+            f"{path}/time_left", (env.num_envs,), why="seconds until the command is resampled"
+        )
 
     @property
     def command(self) -> Tensor:
@@ -315,7 +321,9 @@ class CommandManager(Manager):
 
     def _build(self, name: str, cfg: Any) -> Any:
         if cfg.class_type is None:
-            raise TickgraphError(f"command {name!r}: class_type is not set; use a configuration such as UniformVelocityCommandCfg")
+            raise TickgraphError(
+                f"command {name!r}: class_type is not set; use a configuration such as UniformVelocityCommandCfg"
+            )
         return cfg.class_type(cfg, self._env, f"commands/{name}")
 
     def get_command(self, name: str) -> Tensor:
@@ -380,9 +388,13 @@ class TerminationManager(Manager):
 
     def __init__(self, env: Env, cfgs: dict[str, config.TerminationTermCfg]) -> None:
         super().__init__(env, cfgs)
-        self.dones = env.arena.new("terminations/dones", (env.num_envs, len(self.terms)), torch.bool, "terms that fired")
+        self.dones = env.arena.new(
+            "terminations/dones", (env.num_envs, len(self.terms)), torch.bool, "terms that fired"
+        )
         self.is_time_out = {
-            name: getattr(term.user_function, "is_time_out", False) if cfgs[name].time_out is None else cfgs[name].time_out
+            name: getattr(term.user_function, "is_time_out", False)
+            if cfgs[name].time_out is None
+            else cfgs[name].time_out
             for name, term in self.terms.items()
         }
 
@@ -415,7 +427,9 @@ class EventManager(Manager):
                 hint = nearby(str(cfg.mode), self.modes) or f"one of {', '.join(self.modes)}"
                 raise TickgraphError(f"event {name!r}: mode {cfg.mode!r} is unknown; {hint}")
             if cfg is not None and (cfg.mode == "interval") != (cfg.interval_range_s is not None):
-                raise TickgraphError(f"event {name!r}: interval_range_s goes with mode 'interval', given mode {cfg.mode!r}")
+                raise TickgraphError(
+                    f"event {name!r}: interval_range_s goes with mode 'interval', given mode {cfg.mode!r}"
+                )
         super().__init__(env, cfgs)
         self._by_mode = {m: [t for n, t in self.terms.items() if cfgs[n].mode == m] for m in self.modes}
         self._timers = {
@@ -460,7 +474,9 @@ class CurriculumManager(Manager):
 
     def __init__(self, env: Env, cfgs: dict[str, config.CurriculumTermCfg]) -> None:
         super().__init__(env, cfgs)
-        self.values = env.arena.new("curriculum/values", (len(self.terms),), why="last value of each curriculum, logged")
+        self.values = env.arena.new(
+            "curriculum/values", (len(self.terms),), why="last value of each curriculum, logged"
+        )
 
     def compute(self, mask: Tensor) -> None:
         for column, term in enumerate(self.terms.values()):

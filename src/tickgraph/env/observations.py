@@ -32,7 +32,9 @@ class ObservationTerm:
         frame = env.probe(self.term)
         if not isinstance(frame, Tensor) or frame.dim() != 2 or frame.shape[0] != env.num_envs:
             got = tuple(frame.shape) if isinstance(frame, Tensor) else type(frame).__name__
-            raise TickgraphError(f"term {self.path} returned {got}, expected a float tensor of shape ({env.num_envs}, D)")
+            raise TickgraphError(
+                f"term {self.path} returned {got}, expected a float tensor of shape ({env.num_envs}, D)"
+            )
         self.frame_dim = frame.shape[1]
         if cfg.history_length < 0:
             raise TickgraphError(f"term {self.path}: history_length {cfg.history_length} given, expected 0 or more")

@@ -46,6 +46,12 @@ class EntityData:
         self._sites = _columns(env, f"{path}/site_ids", index.site_ids)
         self._actuators = _columns(env, f"{path}/actuator_ids", index.actuator_ids)
         self._root = int(index.root_body_id)
+        # cvel is taken at the centre of mass of a body's whole tree; an entity may consist of several trees.
+        roots = sorted({int(i) for i in index.body_root_ids})
+        self._tree = int(index.body_root_ids[0])
+        self._trees: Index = slice(roots[0], roots[0] + 1)
+        if len(roots) > 1:
+            self._trees = arena.constant(f"{path}/body_root_ids", index.body_root_ids, torch.int64, "tree of each body")
 
         def constant(what: str, value: Any, why: str) -> Tensor:
             return arena.constant(f"{path}/{what}", torch.as_tensor(value, dtype=torch.float32), torch.float32, why)
@@ -83,7 +89,9 @@ class EntityData:
     @property
     def root_link_lin_vel_w(self) -> Tensor:
         """(N, 3) m/s, of the origin of the root link."""
-        return self._velocity_at_origin(slice(self._root, self._root + 1))[:, 0]
+        cvel = self._sim.view("cvel")[:, self._root]
+        arm = self._sim.view("subtree_com")[:, self._tree] - self._sim.view("xpos")[:, self._root]
+        return cvel[:, 3:] - torch.linalg.cross(cvel[:, :3], arm)
 
     @property
     def root_link_lin_vel_b(self) -> Tensor:
@@ -145,7 +153,9 @@ class EntityData:
     @property
     def body_link_lin_vel_w(self) -> Tensor:
         """(N, B, 3) m/s, of each body's origin."""
-        return self._velocity_at_origin(self._bodies)
+        cvel = self._sim.view("cvel")[:, self._bodies]
+        arm = self._sim.view("subtree_com")[:, self._trees] - self._sim.view("xpos")[:, self._bodies]
+        return cvel[..., 3:] - torch.linalg.cross(cvel[..., :3], arm)
 
     @property
     def body_link_ang_vel_w(self) -> Tensor:
@@ -166,12 +176,6 @@ class EntityData:
     def site_pos_w(self) -> Tensor:
         """(N, S, 3) m."""
         return self._sim.view("site_xpos")[:, self._sites]
-
-    def _velocity_at_origin(self, bodies: Index) -> Tensor:
-        # cvel is the velocity at the centre of mass of the whole tree (subtree_com of its root), angular part first.
-        cvel = self._sim.view("cvel")[:, bodies]
-        arm = self._sim.view("subtree_com")[:, self._root, None] - self._sim.view("xpos")[:, bodies]
-        return cvel[..., 3:] - torch.linalg.cross(cvel[..., :3], arm)
 
 
 class Entity:

@@ -31,7 +31,9 @@ class EpisodeStats:
         self.causes = env.causes
         arena = env.arena
         self.term_sums = arena.new("stats/term_sums", (n, len(self.reward_terms)), torch.float64, "reward terms so far")
-        self.start_length = arena.new("stats/start_length", (n,), torch.int64, "episode_length at the first step played")
+        self.start_length = arena.new(
+            "stats/start_length", (n,), torch.int64, "episode_length at the first step played"
+        )
         self._names = [
             "ticks",
             "episodes",

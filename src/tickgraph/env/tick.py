@@ -108,9 +108,7 @@ def terminal_observation(env: Env) -> None:
 def record(env: Env) -> None:
     """The replay ring takes the transition; statistics of finished episodes close."""
     if env.ring is not None:
-        env.ring.write(
-            env.obs, env.action, env.reward, env.terminated, env.truncated, env.restarted, env.final_obs
-        )
+        env.ring.write(env.obs, env.action, env.reward, env.terminated, env.truncated, env.restarted, env.final_obs)
     env.recorder_manager.record()
     env.stats.record(env.metric_manager.compute(), env.cause_counts)
 
