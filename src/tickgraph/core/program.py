@@ -1,0 +1,269 @@
+"""A segment of work that runs eager or compiled, and the report of what it ran as."""
+
+import importlib.util
+import logging
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
+
+_log = logging.getLogger(__name__)
+
+MODES = ("auto", "eager", "compile", "graph")
+
+NOT_STATIC = "term not static"
+BACKEND_CANNOT = "backend cannot"
+CAPTURE_FAILED = "capture failed"
+ILLEGAL = "configuration illegal"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why some modes cannot be had: one of the four kinds above, and one line of text."""
+
+    kind: str
+    text: str
+    modes: tuple[str, ...] = ("compile", "graph")
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The mode that was asked for, the one that runs, and why they differ (None where they do not)."""
+
+    requested: str
+    enabled: str
+    disable_reason: str | None
+    device: torch.device
+
+
+def resolve_execution(requested: str, device: torch.device | str, reasons: Sequence[Reason] = ()) -> Resolution:
+    """Decide how programs run on a device.
+
+    Args:
+        requested: auto, eager, compile or graph. `auto` takes the fastest mode that can be had.
+        device: where the programs run.
+        reasons: what the caller knows to stand against a mode: blockers of the terms, limits of the backend.
+
+    Raises:
+        ExecutionError: a mode asked for by name cannot be had; lists every reason with its kind.
+        TickgraphError: no such mode.
+    """
+    if requested not in MODES:
+        hint = nearby(requested, MODES)
+        raise TickgraphError(f"execution {requested!r} is unknown; use one of {', '.join(MODES)}. {hint}".rstrip(". "))
+    device = torch.device(device)
+    if requested == "eager":
+        return Resolution(requested, requested, None, device)
+    against = [*reasons, *_limits(device)]
+
+    def obstacles(mode: str) -> str:
+        return "; ".join(str(reason) for reason in against if mode in reason.modes)
+
+    if requested == "auto":
+        reason = obstacles("compile")
+        if reason:
+            _log.warning("execution falls back from compile to eager: %s", reason)
+        return Resolution(requested, "eager" if reason else "compile", reason or None, device)
+    if reason := obstacles(requested):
+        raise ExecutionError(f"execution {requested!r} cannot be had on {device}: {reason}; use 'auto' to fall back")
+    return Resolution(requested, requested, None, device)
+
+
+def _limits(device: torch.device) -> list[Reason]:
+    """Return what this machine and this process have against compile and graph."""
+    import torch._dynamo  # takes seconds, which eager mode need not spend
+
+    found = []
+    if device.type != "cuda":
+        found.append(Reason(BACKEND_CANNOT, f"CUDA graphs need a CUDA device, not {device.type}", ("graph",)))
+    else:
+        found.append(Reason(BACKEND_CANNOT, "programs are not captured into CUDA graphs yet", ("graph",)))
+    if torch._dynamo.config.disable:
+        text = "torch.compile is switched off by TORCHDYNAMO_DISABLE or TORCH_COMPILE_DISABLE"
+        found.append(Reason(ILLEGAL, text, ("compile",)))
+    if device.type == "cpu":
+        # What the inductor looks for; it tries nothing else.
+        compiler = os.environ.get("CXX") or {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+        if shutil.which(compiler) is None:
+            text = f"the C++ compiler {compiler!r} was not found; install it or set CXX"
+            found.append(Reason(BACKEND_CANNOT, text, ("compile",)))
+        header = os.path.join(sysconfig.get_path("include"), "Python.h")
+        if not os.path.exists(header):
+            text = f"{header} is missing; install Python's development headers"
+            found.append(Reason(BACKEND_CANNOT, text, ("compile",)))
+    elif device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            found.append(Reason(BACKEND_CANNOT, "Triton is not installed", ("compile",)))
+    else:
+        found.append(Reason(BACKEND_CANNOT, f"no code is generated for device {device.type}", ("compile",)))
+    return found
+
+
+class Program:
+    """A function of tensors that runs as its resolution says, with gradient mode and autocast set by the program.
+
+    Compiled code is guarded: when a Python value that it was built from has changed, it is compiled again, which
+    `report` counts and a warning explains. The guards stay on: dropping them saves about a tenth of a millisecond a
+    call for a hundred terms and turns such a change from a warning into wrong numbers. `set_stance` with
+    `skip_guard_eval_unsafe` saves nothing measurable while there is one compiled version, so it is not used either.
+
+    Args:
+        name: what the report and the warnings call it, such as "tick".
+        fn: called with the arguments of each call.
+        resolution: from `resolve_execution`.
+        grad: record gradients, for a learner.
+        autocast: lower precision to run matrix products in; None runs without autocast, whatever the caller has set.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[..., object],
+        resolution: Resolution,
+        *,
+        grad: bool = False,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        if resolution.enabled not in ("eager", "compile"):
+            raise ExecutionError(f"program {name!r} cannot run as {resolution.enabled!r}; use eager or compile")
+        self.name = name
+        self._fn = fn
+        self._grad = grad
+        self._autocast = autocast
+        self._requested = resolution.requested
+        self._enabled = resolution.enabled
+        self._reason = resolution.disable_reason
+        self._device = resolution.device
+        self._version = 1
+        self._captures = 0
+        self._recompiles = 0
+        self._replays = 0
+        self._fallbacks = 0
+        self._built = False
+        self._compiled = self._compile() if self._enabled == "compile" else None
+
+    def __call__(self, *args: object) -> object:
+        """Run once.
+
+        Raises:
+            ExecutionError: the function cannot be compiled and the mode was asked for by name.
+        """
+        with torch.set_grad_enabled(self._grad), self._precision():
+            if self._compiled is not None:
+                return self._run_compiled(*args)
+            self._fallbacks += self._reason is not None
+            return self._fn(*args)
+
+    def report(self) -> dict[str, object]:
+        """Return what was asked for and what ran.
+
+        Keys: requested, enabled, disable_reason (None or text), version, captures (compilations), recompiles (those
+        that a changed Python value or shape forced after the first), replays (calls that ran existing code),
+        eager_fallbacks (calls that ran eager because a better mode could not be had).
+        """
+        return {
+            "requested": self._requested,
+            "enabled": self._enabled,
+            "disable_reason": self._reason,
+            "version": self._version,
+            "captures": self._captures,
+            "recompiles": self._recompiles,
+            "replays": self._replays,
+            "eager_fallbacks": self._fallbacks,
+        }
+
+    def invalidate(self) -> None:
+        """Forget the code built so far, because an array, a capacity or a width was replaced; the next call builds."""
+        self._version += 1
+        if self._compiled is not None:
+            self._built = False
+            self._compiled = self._compile()
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self._device.type == "meta":
+            return nullcontext()
+        # Cached casts would outlive the step that made them.
+        return torch.autocast(
+            self._device.type, dtype=self._autocast, enabled=self._autocast is not None, cache_enabled=False
+        )
+
+    def _compile(self) -> Callable[..., object]:
+        fn = self._fn
+
+        def run(*args: object) -> object:
+            return fn(*args)
+
+        # torch keeps compiled versions by code object, with a limit of eight: a copy of the code gives each program
+        # a list of its own, however many environments a process builds.
+        own = types.FunctionType(run.__code__.replace(), run.__globals__, self.name, None, run.__closure__)
+        return torch.compile(own, backend=self._count_and_compile, fullgraph=True, dynamic=False)
+
+    def _count_and_compile(self, graph: torch.fx.GraphModule, inputs: list[object]) -> Callable[..., object]:
+        """Compile with the inductor, and know that it happened: torch itself recompiles without a word."""
+        compiled = torch._dynamo.lookup_backend("inductor")(graph, inputs)
+        self._captures += 1
+        return compiled
+
+    def _run_compiled(self, *args: object) -> object:
+        captures = self._captures
+        try:
+            result = self._compiled(*args)
+        except Exception as error:
+            # Until the first build is through nothing has run, so whatever was raised is a failure to compile, and
+            # running the function eager is safe. Later only torch's own errors are.
+            if self._captures > captures or (self._built and not _is_compile_error(error)):
+                raise
+            self._refuse(_first_line(error), error)
+            self._fallbacks += 1
+            return self._fn(*args)
+        if self._captures > captures:
+            if self._built:
+                self._recompiles += self._captures - captures
+                _log.warning("program %r was compiled again: %s", self.name, _recompile_reason())
+            self._built = True
+        elif self._built:
+            self._replays += 1
+        else:
+            self._refuse("torch.compile ran the function as it is (does it touch a tensor? is a stance set?)", None)
+            self._fallbacks += 1
+        return result
+
+    def _refuse(self, text: str, error: Exception | None) -> None:
+        """Give up compiling: an error where it was asked for by name, else one warning and eager from here on."""
+        reason = f"{CAPTURE_FAILED}: {text}"
+        if self._requested != "auto":
+            raise ExecutionError(f"program {self.name!r} cannot run as 'compile': {reason}") from error
+        _log.warning("program %r falls back from compile to eager: %s", self.name, reason)
+        self._compiled, self._enabled, self._reason = None, "eager", reason
+
+
+def _is_compile_error(error: Exception) -> bool:
+    kinds = (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit)
+    return isinstance(error, kinds)
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error with the user's file and line, where torch tells it."""
+    text = str(error).strip() or type(error).__name__
+    first = text.splitlines()[0]
+    places = re.findall(r'File "([^"]+)", line (\d+)', text.partition("from user code:")[2])
+    return f"{first} ({places[-1][0]}:{places[-1][1]})" if places else first
+
+
+def _recompile_reason() -> str:
+    """Return torch's words for the guard that failed in the last compilation."""
+    metrics = torch._dynamo.utils.get_compilation_metrics()
+    reason = getattr(metrics[-1], "recompile_reason", None) if metrics else None
+    return reason.splitlines()[0].strip() if reason else "torch gives no reason"
