@@ -143,6 +143,14 @@ def index_sensors(model: mujoco.MjModel) -> dict[str, SensorIndex]:
     return sensors
 
 
+def last_substep_columns(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """Return (nsensordata,) bool: the values of sensors of the acceleration stage."""
+    columns = np.zeros(model.nsensordata, dtype=bool)
+    for adr, dim, stage in zip(model.sensor_adr, model.sensor_dim, model.sensor_needstage, strict=True):
+        columns[adr : adr + dim] = stage == load_mujoco().mjtStage.mjSTAGE_ACC
+    return columns
+
+
 def index_entity(model: mujoco.MjModel, name: str, init: InitialStateCfg) -> EntityIndex:
     """Return the index of the entity whose parts are prefixed ``name/`` in a compiled model."""
     mujoco = load_mujoco()

@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.robots.mj import load_mujoco
-from tickgraph.sim.index import EntityIndex, SensorIndex, index_entity, index_sensors, options
+from tickgraph.sim.index import (
+    EntityIndex,
+    SensorIndex,
+    index_entity,
+    index_sensors,
+    last_substep_columns,
+    options,
+)
 from tickgraph.sim.mjcf import load_spec, one_line
 from tickgraph.sim.scene import EntityCfg, SceneCfg, SensorCfg, SolverCfg
 from tickgraph.sim.terrain import TERRAIN_BODY, add_terrain
@@ -29,6 +36,7 @@ class Scene:
         cfg: the declaration.
         mjmodel: the ``mujoco.MjModel``; only sim and robots may use it.
         default_qpos, default_qvel: (nq,), (nv,) float64, initial state of all entities.
+        last_substep_columns: (nsensordata,) bool, values that belong to the last substep, not to the new state.
     """
 
     def __init__(self, cfg: SceneCfg, mjmodel: mujoco.MjModel) -> None:
@@ -37,6 +45,7 @@ class Scene:
         self._entities = {name: index_entity(mjmodel, name, entity.init_state) for name, entity in cfg.entities.items()}
         self._sensors = index_sensors(mjmodel)
         self.default_qpos, self.default_qvel = self._initial_state()
+        self.last_substep_columns = last_substep_columns(mjmodel)
 
     @property
     def timestep(self) -> float:
@@ -86,6 +95,46 @@ class Scene:
             hint = nearby(name, self._sensors) or options(self.sensor_names)
             raise TickgraphError(f"the scene has no sensor {name!r}; {hint}")
         return self._sensors[name]
+
+    @property
+    def view_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape per world of every field that a backend keeps fresh."""
+        m = self.mjmodel
+        return {
+            "qpos": (m.nq,),
+            "qvel": (m.nv,),
+            "ctrl": (m.nu,),
+            "xpos": (m.nbody, 3),
+            "xquat": (m.nbody, 4),
+            "xipos": (m.nbody, 3),
+            "cvel": (m.nbody, 6),
+            "subtree_com": (m.nbody, 3),
+            "site_xpos": (m.nsite, 3),
+            "site_xmat": (m.nsite, 3, 3),
+            "geom_xpos": (m.ngeom, 3),
+            "geom_xmat": (m.ngeom, 3, 3),
+            "qacc": (m.nv,),
+            "actuator_force": (m.nu,),
+            "sensordata": (m.nsensordata,),
+        }
+
+    def model_field(self, name: str) -> NDArray[np.float64]:
+        """Return a copy of a model field of real numbers that may differ between worlds, e.g. body_mass, opt.gravity.
+
+        Raises:
+            TickgraphError: the model has no such field, or it holds whole numbers.
+        """
+        load_mujoco()
+        from mujoco.batch import MODEL_FIELDS
+
+        if name not in MODEL_FIELDS:
+            hint = nearby(name, MODEL_FIELDS) or "see MjModel's fields, e.g. body_mass, geom_friction, opt.gravity"
+            raise TickgraphError(f"there is no per-world model field {name!r}; {hint}")
+        owner = self.mjmodel.opt if name.startswith("opt.") else self.mjmodel
+        value = np.array(getattr(owner, name.removeprefix("opt.")))
+        if value.dtype.kind != "f":
+            raise TickgraphError(f"model field {name!r} holds whole numbers, which cannot differ between worlds here")
+        return value.astype(np.float64)
 
     def _initial_state(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         qpos, qvel = np.array(self.mjmodel.qpos0), np.zeros(self.nv)
