@@ -1,0 +1,143 @@
+"""What a task says beside its environment: how it is trained, how it is judged, and how it is filmed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.env.config import EnvCfg, RecorderTermCfg
+from tickgraph.learn.flashsac import FlashSacCfg
+
+if TYPE_CHECKING:
+    from tickgraph.run.evaluate import EvalTrace
+
+
+@dataclass
+class TrainCfg:
+    """How a task is trained. One iteration is ``ticks_per_iteration`` control steps of all worlds, then the updates."""
+
+    algo: FlashSacCfg = field(default_factory=FlashSacCfg)
+    num_envs: int | None = None
+    """Worlds; by default the environment's own number (env.num_envs)."""
+    ticks_per_iteration: int = 1
+    """Control steps of every world in an iteration."""
+    updates_per_iteration: int = 1
+    """Critic updates in an iteration."""
+    iterations: int = 10_000
+    """Iterations of the whole run, and by default the horizon of the learning rate."""
+    lr_iterations: int | None = None
+    """Iterations over which the learning rate falls; by default all. It stays at its end value afterwards."""
+    learning_starts: int = 50
+    """Control steps with uniform random actions before the first update."""
+    replay_slots: int = 4096
+    """Control steps that the replay remembers, each of all worlds."""
+    time_budget_s: float | None = None
+    """Wall time of training after which the run ends as completed; compiling counts, resumed parts add up."""
+    log_interval: int = 100
+    """Iterations between two rows of the log."""
+    checkpoint_interval: int = 1000
+    """Iterations between two checkpoints; the last iteration always leaves one."""
+    checkpoint_replay: bool = True
+    """Save the replay too; without it a resumed run collects anew before it learns, and is not exact."""
+    keep_checkpoints: int = 2
+    """How many checkpoints stay in the run's folder."""
+    stagger: bool = True
+    """Spread the worlds over an episode at the start, so that their time limits do not fall together."""
+    video: bool = True
+    """Film one episode at the end, where the machine can render."""
+    seed: int = 0
+    """Seed of every random draw."""
+    device: str = "auto"
+    """cpu, cuda, or auto: the GPU if there is one that this version can train on."""
+    backend: str = "mujoco"
+    """Physics backend."""
+    execution: str = "auto"
+    """eager, compile, graph, or auto: the fastest that can be had."""
+    physics_threads: int | None = None
+    """Threads of the physics; by default the processors that the process may use."""
+    torch_threads: int | None = None
+    """Threads of torch's own operations; by default those measured to be fastest when the run starts."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("ticks_per_iteration", "updates_per_iteration", "iterations", "replay_slots", "log_interval"),
+            *("checkpoint_interval", "keep_checkpoints"),
+        ):
+            self._at_least(name, 1)
+        for name in ("num_envs", "lr_iterations", "physics_threads", "torch_threads"):
+            if getattr(self, name) is not None:
+                self._at_least(name, 1)
+        self._at_least("learning_starts", 0)
+        if self.time_budget_s is not None and not self.time_budget_s > 0:
+            raise TickgraphError(f"train.time_budget_s is {self.time_budget_s}, expected more than 0 seconds")
+        if not 0 <= self.seed < 2**63:
+            raise TickgraphError(f"train.seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
+
+    def _at_least(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if value < least:
+            raise TickgraphError(f"train.{name} is {value}, expected a whole number of at least {least}")
+
+
+@dataclass
+class EvaluationCfg:
+    """How a policy of this task is judged: deterministic episodes, one a world, with random words of their own.
+
+    Survival, return and length are always reported. A task adds figures of its own from signals that it records:
+    ``recorders`` run each tick before any reset, and ``figures`` turns the recorded episodes into numbers. See
+    :class:`tickgraph.run.evaluate.EvalTrace`.
+    """
+
+    episodes: int = 100
+    """Episodes, all played at once."""
+    episode_s: float | None = None
+    """Longest episode in seconds; by default the task's own."""
+    ignore_s: float = 0.0
+    """Seconds at each episode's start that figures leave out."""
+    untrained: bool = True
+    """Judge an untrained policy too at the end of training, for comparison."""
+    edit: Callable[[EnvCfg], None] | None = None
+    """Changes the evaluated environment's own copy of the configuration, say its command ranges."""
+    recorders: dict[str, RecorderTermCfg] = field(default_factory=dict)
+    """Signals to record, by name."""
+    figures: Callable[[EvalTrace], dict[str, float]] | None = None
+    """Turns the recorded episodes into named numbers."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise TickgraphError(f"evaluation.episodes is {self.episodes}, expected a whole number of at least 1")
+        if self.episode_s is not None and not self.episode_s > 0:
+            raise TickgraphError(f"evaluation.episode_s is {self.episode_s}, expected more than 0 seconds")
+
+
+@dataclass
+class VideoCfg:
+    """How an episode is filmed: the first worlds of the evaluation, played by the trained policy."""
+
+    seconds: float = 10.0
+    width: int = 640
+    height: int = 480
+    fps: int = 25
+
+
+@dataclass
+class Task:
+    """Everything that a name on the command line stands for; a factory returns a new one at each call.
+
+    ``name`` and ``reference`` are set by the registry: what run folders and checkpoints are labelled with, and what
+    finds the task again.
+    """
+
+    env: EnvCfg
+    train: TrainCfg = field(default_factory=TrainCfg)
+    evaluation: EvaluationCfg = field(default_factory=EvaluationCfg)
+    video: VideoCfg = field(default_factory=VideoCfg)
+    name: str = ""
+    reference: str = ""
+
+    @property
+    def num_envs(self) -> int:
+        """Worlds to train with."""
+        return self.env.num_envs if self.train.num_envs is None else self.train.num_envs

@@ -1,0 +1,110 @@
+"""Files that a kill cannot spoil: written under a temporary name, synced, then renamed; strict JSON throughout."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from tickgraph.core.errors import TickgraphError
+
+TEMPORARY = ".tmp-"
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as strict JSON can hold it: NaN and infinities become None, tuples lists, unknown objects text."""
+    if isinstance(value, bool) or value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # a tensor or an array of any library
+        return plain(value.tolist())
+    return str(value)
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Create or replace `path` with what `write` puts into the file it is given; a kill leaves the old file or the new.
+
+    Raises:
+        TickgraphError: the disk is full, a size limit was hit or the folder cannot be written; `path` is as it was.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    try:
+        with open(temporary, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise write_error(path, error) from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as strict, indented JSON in UTF-8, atomically."""
+    text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON object; `what` names the file's purpose in the error.
+
+    Raises:
+        TickgraphError: the file is missing or does not hold one JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TickgraphError(f"{path.parent} has no {path.name} ({what}); is it the folder of a run?") from None
+    except (OSError, ValueError) as error:
+        raise TickgraphError(f"{path} ({what}) is not readable: {error}") from error
+    if not isinstance(value, dict):
+        raise TickgraphError(f"{path} ({what}) holds {type(value).__name__}, expected a JSON object")
+    return value
+
+
+def write_error(path: Path, error: OSError) -> TickgraphError:
+    """Return the one line that says why `path` could not be written and what to do."""
+    reasons = {
+        errno.ENOSPC: "the disk is full; free some space",
+        errno.EDQUOT: "the disk quota is used up; free some space",
+        errno.EFBIG: "the file would exceed the size limit (see `ulimit -f`); raise it",
+        errno.EACCES: "permission denied; choose a folder that you may write",
+        errno.EROFS: "the file system is read-only; choose another folder",
+    }
+    reason = reasons.get(error.errno or 0) or f"{error.strerror or error}"
+    return TickgraphError(f"could not write {path}: {reason}")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut, where the system can."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some network file systems cannot sync a folder; the rename itself is done
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> int:
+    """Delete temporary files that a killed process left in `folder`; returns how many there were."""
+    leftovers = list(folder.glob(f"{TEMPORARY}*"))
+    for leftover in leftovers:
+        leftover.unlink(missing_ok=True)
+    return len(leftovers)

@@ -1,0 +1,157 @@
+"""What a person sees while a run trains: a live panel on a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import IO, Any, Protocol
+
+from tickgraph.core.errors import TickgraphError
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands. `left_s` is None as long as nothing tells."""
+
+    iteration: int
+    iterations: int
+    wall_s: float
+    left_s: float | None
+
+
+class Panel(Protocol):
+    """Shows rows of the log as they come."""
+
+    def update(self, row: dict[str, Any], progress: Progress) -> None:
+        """Show a new row."""
+
+    def note(self, text: str) -> None:
+        """Say one line that stays."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+def make_panel(title: str, stream: IO[str] | None = None) -> Panel:
+    """Return the live panel on a terminal, plain lines elsewhere."""
+    stream = sys.stdout if stream is None else stream
+    return LivePanel(title, stream) if stream.isatty() else PlainLines(title, stream)
+
+
+class PlainLines:
+    """One line a row, for files and pipes; a reader that goes away stops the lines, not the run."""
+
+    def __init__(self, title: str, stream: IO[str]) -> None:
+        self._stream: IO[str] | None = stream
+        self.note(title)
+
+    def update(self, row: dict[str, Any], progress: Progress) -> None:
+        """Write the row's figures on one line."""
+        self.note(
+            f"iteration {progress.iteration}/{progress.iterations}"
+            f"  steps/s {number(row.get('env_steps_per_s'))}"
+            f"  return {number(row.get('episode_return'))}  length {number(row.get('episode_length'))}"
+            f"  critic {number(row.get('loss/critic_loss'))}  actor {number(row.get('loss/actor_loss'))}"
+            f"  left {duration(progress.left_s)}"
+        )
+
+    def note(self, text: str) -> None:
+        """Write one line."""
+        if self._stream is None:
+            return
+        try:
+            print(text, file=self._stream, flush=True)
+        except (BrokenPipeError, ValueError):
+            self._stream = None
+
+    def close(self) -> None:
+        """Nothing to put back."""
+
+
+class LivePanel:
+    """A table that is drawn anew with each row; it has no thread, so it takes no time between rows."""
+
+    def __init__(self, title: str, stream: IO[str]) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._title = title
+        self._console = Console(file=stream)
+        self._live = Live(console=self._console, auto_refresh=False, transient=False)
+        self._live.start()
+        self._live.update(f"{title}: building and compiling, this takes up to a few minutes", refresh=True)
+
+    def update(self, row: dict[str, Any], progress: Progress) -> None:
+        """Draw the row."""
+        from rich.console import Group
+        from rich.panel import Panel as Box
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
+        head = Table.grid(padding=(0, 3))
+        head.add_row(
+            f"iteration [bold]{progress.iteration:,}[/] of {progress.iterations:,}",
+            f"env steps [bold]{number(row.get('env_steps'))}[/]",
+            f"env steps/s [bold]{number(row.get('env_steps_per_s'))}[/]",
+            f"time {duration(progress.wall_s)}, left [bold]{duration(progress.left_s)}[/]",
+        )
+        columns = Table.grid(padding=(0, 4))
+        groups = [
+            ("episodes", ("episode_return", "episode_length", "episodes", "terminated", "truncated", "invalid")),
+            ("reward terms", [key for key in row if key.startswith("reward/")]),
+            ("learner", [key for key in row if key.startswith("loss/")]),
+            ("metrics", [key for key in row if key.startswith(("metric/", "curriculum/"))]),
+        ]
+        columns.add_row(*(_figures(name, keys, row) for name, keys in groups if keys))
+        total = progress.wall_s + progress.left_s if progress.left_s is not None else None
+        bar = ProgressBar(total=total or 1.0, completed=progress.wall_s if total else 0.0)
+        self._live.update(Box(Group(head, bar, columns), title=self._title), refresh=True)
+
+    def note(self, text: str) -> None:
+        """Print one line above the panel."""
+        self._console.print(text, markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Stop drawing; the last panel stays on the screen."""
+        self._live.stop()
+
+
+def _figures(name: str, keys: Any, row: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(name, "", box=None, padding=(0, 1), header_style="bold")
+    for key in keys:
+        table.add_row(key.rpartition("/")[2], number(row.get(key)))
+    return table
+
+
+def number(value: Any) -> str:
+    """Return a figure as people read it; "-" where there is none."""
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as h:mm:ss or m:ss; "-" where unknown."""
+    if seconds is None:
+        return "-"
+    minutes, second = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
+
+
+def warn(text: str) -> None:
+    """Say one line on stderr; nobody there to read it is no reason to stop."""
+    try:
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error as one line: its own text for the user's errors, with its type for others."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, TickgraphError) else f"{type(error).__name__}: {text}" if text else type(error).__name__

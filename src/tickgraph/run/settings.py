@@ -1,0 +1,345 @@
+"""Settings of a task by dotted path: typed overrides from the command line, and config.yaml out and in again."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, Literal
+
+from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.run.config import Task
+from tickgraph.run.files import write_atomically
+
+ROOTS = ("env", "train", "evaluation", "video")
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value of a task that can be set: where it stands, its type, and the line that explains it."""
+
+    path: str
+    type: Any
+    value: Any
+    owner: Any
+    key: str
+
+    def set(self, value: Any) -> None:
+        """Write a value of the right type into the task."""
+        if isinstance(self.owner, dict):
+            self.owner[self.key] = value
+        else:
+            setattr(self.owner, self.key, value)
+
+    @property
+    def type_name(self) -> str:
+        """The type as a reader of the help sees it."""
+        return _type_name(self.type)
+
+
+def settings(task: Task) -> Iterator[Setting]:
+    """Yield everything in the task that can be set, in the order of its declaration."""
+    for root in ROOTS:
+        yield from _walk(getattr(task, root), root)
+
+
+def apply_overrides(task: Task, arguments: Sequence[str]) -> list[str]:
+    """Set values as the command line gives them: ``--env.rewards.alive.weight 5 --train.no-video``.
+
+    Args:
+        task: changed in place.
+        arguments: options and their values; "-" and "_" are the same in names, "--path=value" is understood.
+
+    Returns:
+        The paths that were set.
+
+    Raises:
+        TickgraphError: an unknown path (with similar ones), a value that does not fit, or a stray word.
+    """
+    known = {_normal(setting.path): setting for setting in settings(task)}
+    changed = []
+    for option, values in _split(arguments):
+        path = _normal(option[2:])
+        setting = known.get(path)
+        parent, _, leaf = path.rpartition(".")
+        if setting is None and leaf.startswith("no_") and f"{parent}.{leaf[3:]}" in known:
+            setting, values = known[f"{parent}.{leaf[3:]}"], ["False", *values]
+        if setting is None:
+            raise TickgraphError(_unknown(option, path, known, task))
+        if setting.type is bool and not values:
+            values = ["True"]
+        setting.set(parse_value(setting.type, values, f"--{setting.path}"))
+        changed.append(setting.path)
+    recheck(task)
+    return changed
+
+
+def parse_value(kind: Any, words: Sequence[str], what: str) -> Any:
+    """Turn the words that follow an option into a value of type `kind`.
+
+    Raises:
+        TickgraphError: they do not fit; the text names `what`, the words and the type.
+    """
+    import tyro
+
+    holder = dataclasses.make_dataclass("Value", [("value", kind)])
+    arguments = ["--value", *words]
+    sink = StringIO()
+    try:
+        with redirect_stdout(sink), redirect_stderr(sink):
+            return tyro.cli(holder, args=arguments, config=(tyro.conf.FlagConversionOff,)).value
+    except SystemExit:
+        given = " ".join(words) or "nothing"
+        raise TickgraphError(f"{what} is {given!r}, expected {_type_name(kind)}") from None
+
+
+def recheck(task: Task) -> None:
+    """Let every configuration judge its values again, after some were set one by one."""
+    for root in ROOTS:
+        for node in _dataclasses(getattr(task, root)):
+            check = getattr(node, "__post_init__", None)
+            if check is not None:
+                check()
+
+
+def dump(task: Task) -> dict[str, Any]:
+    """Return the task as plain values: functions as ``module:name``, everything else as YAML has it."""
+    return {root: _plain(getattr(task, root)) for root in ROOTS}
+
+
+def write_config(path: Path, task: Task) -> None:
+    """Write config.yaml, from which `read_config` and `fit` rebuild the task in another process."""
+    import yaml
+
+    value = {"format": FORMAT, "task": task.name, "reference": task.reference, **dump(task)}
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
+    write_atomically(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a config.yaml.
+
+    Raises:
+        TickgraphError: it is unreadable, or not a file that `write_config` wrote.
+    """
+    import yaml
+
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise TickgraphError(f"{path} is not readable: {str(error).splitlines()[0]}") from error
+    if not isinstance(value, dict) or not {"format", "task", "reference", *ROOTS} <= set(value):
+        raise TickgraphError(f"{path} is not a configuration that tickgraph wrote")
+    if value["format"] != FORMAT:
+        raise TickgraphError(f"{path} has format {value['format']!r}, this version reads {FORMAT}")
+    return value
+
+
+def fit(task: Task, config: dict[str, Any], where: Path) -> None:
+    """Give a freshly made task the values of a run's config.yaml.
+
+    Args:
+        task: changed in place.
+        config: from `read_config`.
+        where: the file, for errors.
+
+    Raises:
+        TickgraphError: the task has terms that the run had not, or lacks some, or a function is another one.
+    """
+    current, wanted = _flat(dump(task)), _flat({root: config[root] for root in ROOTS})
+    for names, text in (
+        ([path for path in wanted if path not in current], "the task no longer has"),
+        ([path for path in current if path not in wanted], "the run did not have"),
+    ):
+        if names:
+            raise TickgraphError(f"{where} does not fit the task any more: {text} {', '.join(names[:3])}")
+    known = {setting.path: setting for setting in settings(task)}
+    for path, value in wanted.items():
+        if value == current[path]:
+            continue
+        if path not in known:
+            raise TickgraphError(
+                f"{where} does not fit the task any more: {path} was {value!r} and is {current[path]!r} now"
+            )
+        known[path].set(_restored(value, known[path].value))
+    recheck(task)
+
+
+def clone(value: Any) -> Any:
+    """Return a copy of a configuration that shares its functions."""
+    return copy.deepcopy(value)
+
+
+def _walk(node: Any, path: str) -> Iterator[Setting]:
+    if dataclasses.is_dataclass(node):
+        hints = _hints(type(node))
+        items = [(field.name, hints[field.name]) for field in dataclasses.fields(node) if field.init]
+    else:
+        items = [(key, None) for key in node]
+    for key, hint in items:
+        value = node[key] if isinstance(node, dict) else getattr(node, key)
+        here = f"{path}.{key}"
+        if dataclasses.is_dataclass(value) or (isinstance(value, dict) and value):
+            yield from _walk(value, here)
+            continue
+        kind = _settable(hint) if hint not in (None, Any) else _type_of(value)
+        if kind is not None:
+            yield Setting(here, kind, value, node, key)
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    """Return the field types of a dataclass; names that only type checkers know make their field unsettable."""
+    try:
+        return typing.get_type_hints(kind)
+    except NameError:
+        hints: dict[str, Any] = {}
+        for field in dataclasses.fields(kind):
+            owner = next(base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", {}))
+            try:
+                text = owner.__annotations__[field.name]
+                hints[field.name] = (
+                    eval(text, dict(vars(sys.modules[owner.__module__])), {}) if isinstance(text, str) else text
+                )
+            except NameError:
+                hints[field.name] = object
+        return hints
+
+
+def _settable(hint: Any) -> Any:
+    """Return the type that the command line can give for a field of type `hint`, or None."""
+    if hint in (bool, int, float, str, type(None)):
+        return hint
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return hint
+    if origin in (typing.Union, types.UnionType):
+        parts = [part for part in map(_settable, arguments) if part is not None]
+        return typing.Union[tuple(parts)] if set(parts) - {type(None)} else None  # noqa: UP007
+    if origin in (tuple, list):
+        parts = [Ellipsis if part is Ellipsis else _settable(part) for part in arguments]
+        if parts and None not in parts:
+            return origin[tuple(parts)]
+    return None
+
+
+def _type_of(value: Any) -> Any:
+    """Return the type to read a value of an untyped place as; whole numbers there may become fractions."""
+    if isinstance(value, bool):
+        return bool
+    if isinstance(value, int):
+        return int | float
+    if isinstance(value, float | str):
+        return type(value)
+    if isinstance(value, tuple | list) and value:
+        parts = [_type_of(item) for item in value]
+        if None not in parts:
+            return tuple[tuple(parts)]
+    return None
+
+
+def _type_name(kind: Any) -> str:
+    names = {bool: "True or False", int: "a whole number", float: "a number", str: "text", type(None): "None"}
+    if kind in names:
+        return names[kind]
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (typing.Union, types.UnionType):
+        return "a number" if set(arguments) == {int, float} else " or ".join(map(_type_name, arguments))
+    if arguments and arguments[-1] is Ellipsis:
+        return f"any number of values, each {_type_name(arguments[0])}"
+    if len(set(arguments)) == 1:
+        return f"{len(arguments)} values, each {_type_name(arguments[0])}"
+    return ", ".join(map(_type_name, arguments))
+
+
+def _split(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Group words into (option, values); a value may begin with one dash, as negative numbers do."""
+    groups: list[tuple[str, list[str]]] = []
+    for word in arguments:
+        if word.startswith("--") and len(word) > 2:
+            option, equals, value = word.partition("=")
+            groups.append((option, [value] if equals else []))
+        elif groups:
+            groups[-1][1].append(word)
+        else:
+            raise TickgraphError(f"{word!r} stands where an option was expected; options begin with --")
+    return iter(groups)
+
+
+def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> str:
+    if path.split(".")[0] not in ROOTS:
+        shorthand = [f"--{name}" for name in known if name.rsplit(".", 1)[-1] == path.rsplit(".", 1)[-1]]
+        hint = f"did you mean {' or '.join(shorthand[:3])}?" if shorthand else nearby(path, known)
+        return f"there is no option {option}; {hint or 'see `tickgraph train TASK --help`'}"
+    place: Any = task
+    walked: list[str] = []
+    for part in path.split("."):
+        children = place if isinstance(place, dict) else {f.name: getattr(place, f.name) for f in dataclasses.fields(place)}
+        names = {_normal(name): child for name, child in children.items()}
+        if part not in names:
+            hint = nearby(part, names) or f"it has {', '.join(names) or 'nothing'}"
+            return f"{option}: {'.'.join(walked) or 'a task'} has no {part!r}; {hint}"
+        place = names[part]
+        walked.append(part)
+        if not dataclasses.is_dataclass(place) and not isinstance(place, dict):
+            break
+    inside = [name for name in known if name.startswith(".".join(walked) + ".")]
+    if len(inside) and ".".join(walked) == path:
+        return f"{option} names a group; give one of its values, such as --{inside[0]}"
+    return f"{option}: {'.'.join(walked)} cannot be set on the command line; change it in the task's file"
+
+
+def _dataclasses(node: Any) -> Iterator[Any]:
+    if dataclasses.is_dataclass(node):
+        yield node
+        for field in dataclasses.fields(node):
+            yield from _dataclasses(getattr(node, field.name))
+    elif isinstance(node, dict):
+        for value in node.values():
+            yield from _dataclasses(value)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        plain = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return plain
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    named = value if hasattr(value, "__qualname__") else type(value)
+    module = named.__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is not None and module.startswith("tickgraph_task_"):
+        module = Path(file).name  # a task's file may move between two processes
+    return f"{module}:{named.__qualname__}"
+
+
+def _normal(path: str) -> str:
+    """Return a path as options are compared: "-" and "_" are the same."""
+    return path.replace("-", "_")
+
+
+def _flat(node: Any, path: str = "") -> dict[str, Any]:
+    """Return {dotted path: leaf}; a list is a leaf."""
+    if not isinstance(node, dict):
+        return {path: node}
+    return {k: v for key, value in node.items() for k, v in _flat(value, f"{path}.{key}" if path else key).items()}
+
+
+def _restored(value: Any, like: Any) -> Any:
+    """Return a YAML value as the task had it: YAML knows lists, tasks mostly tuples."""
+    if isinstance(value, list) and not isinstance(like, list):
+        return tuple(_restored(item, None) for item in value)
+    return value
