@@ -136,7 +136,7 @@ class Env:
             raise TickgraphError("a policy is attached and acts by itself: call tick(), or attach(policy=None) first")
         if tuple(action.shape) != tuple(self.action.shape):
             raise TickgraphError(f"action has shape {tuple(action.shape)}, expected {tuple(self.action.shape)}")
-        self.action.copy_(action)
+        self.action.copy_(action.detach())
         self._tick()
         return self._publish()
 

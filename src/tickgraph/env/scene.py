@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -287,11 +287,11 @@ class SceneEntity:
     """A resolved :class:`SceneEntityCfg`: index tensors, or ``slice(None)`` for all, into the entity's own lists."""
 
     name: str
-    joint_ids: Index = slice(None)
-    body_ids: Index = slice(None)
-    geom_ids: Index = slice(None)
-    site_ids: Index = slice(None)
-    actuator_ids: Index = slice(None)
+    joint_ids: Index = field(default_factory=lambda: slice(None))
+    body_ids: Index = field(default_factory=lambda: slice(None))
+    geom_ids: Index = field(default_factory=lambda: slice(None))
+    site_ids: Index = field(default_factory=lambda: slice(None))
+    actuator_ids: Index = field(default_factory=lambda: slice(None))
 
 
 class SceneView:
