@@ -1,0 +1,1 @@
+"""The learner: replay, networks, the FlashSAC objectives and the update cycle."""

@@ -1,0 +1,82 @@
+"""The policies that act: exploration with sticky noise while collecting, the mean action while evaluating."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.rng import Rng
+from tickgraph.learn.flashsac import FlashSac
+
+# Probabilities as whole numbers of this, so that a choice is the same on every device.
+_UNIT = 1 << 28
+
+
+class Explorer:
+    """a = tanh(mean + std * noise), the noise held for a random number of steps; uniform actions during warm-up.
+
+    It reads the policy snapshot on running statistics. A noise vector lasts n in 1..max steps, P(n) in proportion to
+    n^-exponent. With scope "shared" all worlds change theirs in the same step, whether or not an episode ends; with
+    "per_env" each world has its own count and also changes when its episode ends.
+
+    Args:
+        learner: owner of the policy snapshot and of the arena, which holds the explorer's state under "explorer/".
+        num_envs: worlds N.
+        seed: seed of the draws.
+        first_row: global number of world 0.
+    """
+
+    def __init__(self, learner: FlashSac, num_envs: int, seed: int, first_row: int = 0) -> None:
+        cfg, arena = learner.cfg, learner.arena
+        self.policy, self.action_dim = learner.policy, learner.action_dim
+        self.shared = cfg.noise_scope == "shared"
+        self.rng = Rng(arena, num_envs, seed, first_row, "explorer/rng")
+        self.draw = self.rng.stream("explorer")
+        self.noise = arena.new("explorer/noise", (num_envs, self.action_dim), why="noise that is held")
+        self.left = arena.new("explorer/left", (num_envs,), torch.int64, "steps that the noise still lasts")
+        self.warmup = arena.new("explorer/warmup", (), torch.bool, "uniform actions instead of the policy's", fill=True)
+        powers = [n**-cfg.noise_exponent for n in range(1, cfg.noise_max_repeat + 1)]
+        weights = torch.tensor([round(_UNIT * power / sum(powers)) for power in powers])
+        self.weights = arena.constant("explorer/repeat_weights", weights, torch.int64, "P(n) of holding noise n steps")
+
+    def act(self, obs: Mapping[str, Tensor], action: Tensor, done: Tensor) -> None:
+        """Write an action for every world and go on to the next draw.
+
+        Args:
+            obs: group "actor" (N, Da) float32.
+            action: (N, A) float32, written: in [-1, 1].
+            done: (N,) bool, the episode ended in the last step.
+        """
+        repeats = self.draw.choice("repeat", self.weights) + 1
+        fresh = self.draw.normal("noise", self.action_dim)
+        renew = self.left <= 0
+        if self.shared:
+            repeats = repeats[:1].expand_as(repeats)
+        else:
+            renew = renew | done
+        self.noise.copy_(torch.where(renew[:, None], fresh, self.noise))
+        self.left.copy_(torch.where(renew, repeats, self.left) - 1)
+        mean, log_std = self.policy(obs["actor"])
+        chosen = torch.tanh(mean + torch.exp(log_std) * self.noise)
+        action.copy_(torch.where(self.warmup, self.draw.uniform("warmup", self.action_dim, -1.0, 1.0), chosen))
+        self.rng.advance()
+
+    def set_warmup(self, on: bool) -> None:
+        """Switch uniform random actions on or off, in place."""
+        self.warmup.fill_(on)
+
+
+class GreedyPolicy:
+    """The deterministic action tanh(mean) of the policy snapshot; it has no state and draws nothing.
+
+    Args:
+        learner: owner of the policy snapshot.
+    """
+
+    def __init__(self, learner: FlashSac) -> None:
+        self.policy = learner.policy
+
+    def act(self, obs: Mapping[str, Tensor], action: Tensor, done: Tensor) -> None:
+        """Write tanh(mean) of `obs` group "actor" (N, Da) into `action` (N, A); `done` is not read."""
+        action.copy_(torch.tanh(self.policy(obs["actor"])[0]))
+

@@ -1,0 +1,63 @@
+"""The reward normaliser: one scale that keeps returns inside the support of the critic's distribution."""
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.arena import Arena
+
+
+class RewardNormalizer:
+    """Divides rewards by the larger of the spread of discounted returns and their largest magnitude over `g_max`.
+
+    Per world G <- gamma (1 - done) G + r with `done` of the same step, so the history is dropped before the terminal
+    reward is added. Mean and variance of G are merged over all worlds and ticks (Chan), the largest |G| never decays,
+    and the scale is max(sqrt(var + 1e-8), max|G| / g_max).
+
+    The count starts at 1e-4 with mean 0 and variance 1, and nothing is added to it again. (FlashSAC's own code starts
+    at 0 and adds 1e-4 to the old count in every merge; after the first tick the two differ by less than 1e-4 samples
+    per merge.)
+
+    Args:
+        arena: owner of the statistics.
+        num_envs: worlds N.
+        gamma: discount per step.
+        g_max: largest return that the support shall hold.
+        prefix: folder of the tensors in the arena.
+    """
+
+    def __init__(self, arena: Arena, num_envs: int, gamma: float, g_max: float, prefix: str = "normalizer") -> None:
+        self.gamma, self.g_max = gamma, g_max
+        wide = torch.float64  # Counts pass 2^24, where float32 stops counting.
+        self.returns = arena.new(f"{prefix}/returns", (num_envs,), why="discounted return of each world so far")
+        self.largest = arena.new(f"{prefix}/largest", (), why="largest |return| ever seen")
+        self.mean = arena.new(f"{prefix}/mean", (), wide, "mean of the returns")
+        self.var = arena.new(f"{prefix}/var", (), wide, "biased variance of the returns", fill=1.0)
+        self.count = arena.new(f"{prefix}/count", (), wide, "samples in mean and variance", fill=1e-4)
+        self.scale = arena.new(f"{prefix}/scale", (), why="divisor that the learner uses, as last published", fill=1.0)
+
+    def update(self, reward: Tensor, done: Tensor) -> None:
+        """Take in one tick.
+
+        Args:
+            reward: (N,) float32, raw; one that is not finite counts as 0.
+            done: (N,) bool, terminated or truncated in the same step.
+        """
+        reward = torch.where(torch.isfinite(reward), reward, 0.0)
+        returns = self.gamma * torch.where(done, 0.0, self.returns) + reward
+        self.returns.copy_(returns)
+        self.largest.copy_(torch.maximum(self.largest, returns.abs().amax()))
+        returns = returns.to(torch.float64)
+        new = returns.shape[0]
+        new_mean = returns.mean()
+        new_var = (returns - new_mean).square().mean()
+        total = self.count + new
+        delta = new_mean - self.mean
+        spread = self.var * self.count + new_var * new + delta.square() * self.count * new / total
+        self.mean += delta * new / total
+        self.var.copy_(spread / total)
+        self.count.copy_(total)
+
+    def publish(self) -> None:
+        """Let the learner see the statistics so far."""
+        deviation = torch.sqrt(self.var + 1e-8).to(torch.float32)
+        self.scale.copy_(torch.maximum(deviation, self.largest / self.g_max))

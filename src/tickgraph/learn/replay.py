@@ -1,0 +1,232 @@
+"""A replay ring on the device: one slot per tick, n-step windows at sample time, terminal observations in a table."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.rng import Stream
+from tickgraph.learn.normalizer import RewardNormalizer
+
+DISCOUNTS = ("exact", "gamma_n")
+
+
+class Batch(NamedTuple):
+    """B sampled n-step transitions; observations hold 2B rows, first the B states s, then the B successors s'."""
+
+    actor_obs: Tensor
+    """(2B, Da) float32."""
+    critic_obs: Tensor
+    """(2B, Dc) float32."""
+    action: Tensor
+    """(B, A) float32 in [-1, 1], taken in s."""
+    reward: Tensor
+    """(B,) float32, raw rewards discounted and summed over the window."""
+    discount: Tensor
+    """(B,) float32, what the value of s' counts for; 0 where the window ended in a termination."""
+    redraws: Tensor
+    """() int64, candidate rows that were thrown away because their terminal observation was overwritten."""
+
+
+class Ring:
+    """The last `capacity` ticks of all worlds, written by the tick and sampled by the learner.
+
+    Row t * N + i of each field is world i at the t-th slot. A successor is the next slot, except where `boundary` is
+    set: then it is `final_obs`, kept in a table of `boundary_rows` rows behind the slots of the same tensor, so that a
+    state and its successor are always one gather. The table is filled in turn; every transition at a boundary keeps the
+    sequence number of its entry, which also tells whether the entry has been overwritten since.
+
+    A window starts at a slot whose n successors are all written, so the newest n slots are hidden. It ends at its first
+    boundary; the value of the state there counts unless the window ended in a termination.
+
+    Args:
+        arena: owner of all fields and counters.
+        capacity: slots, that is ticks.
+        num_envs: worlds N.
+        obs_dims: widths of the groups "actor" and "critic".
+        action_dim: width A of an action.
+        n_step: steps per window.
+        gamma: discount per step.
+        discount: "exact" discounts by gamma to the number of steps taken, "gamma_n" always by gamma to the n.
+        boundary_rows: rows of the table; by default one for every 16 transitions, at least one tick's worth.
+        redraw_rounds: how often a row whose terminal observation is gone is drawn again.
+        ahead: ticks that may be written between two calls of `publish` while the learner samples; what they overwrite
+            is hidden.
+        normalizer: told of every reward that is written.
+        prefix: folder of the tensors in the arena.
+
+    Raises:
+        TickgraphError: a size that cannot work, or an unknown `discount`.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        capacity: int,
+        num_envs: int,
+        obs_dims: Mapping[str, int],
+        action_dim: int,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        discount: str = "exact",
+        boundary_rows: int | None = None,
+        redraw_rounds: int = 4,
+        ahead: int = 0,
+        normalizer: RewardNormalizer | None = None,
+        prefix: str = "ring",
+    ) -> None:
+        if discount not in DISCOUNTS:
+            raise TickgraphError(f"discount is {discount!r}; it must be one of {', '.join(DISCOUNTS)}")
+        if n_step < 1:
+            raise TickgraphError(f"n_step is {n_step}; a window takes at least one step")
+        if capacity < n_step + 1 + ahead:
+            raise TickgraphError(
+                f"a ring of {capacity} slots holds no window of {n_step} steps beside {ahead} slots being written; "
+                f"give it at least {n_step + 1 + ahead}"
+            )
+        missing = {"actor", "critic"} - set(obs_dims)
+        if missing:
+            raise TickgraphError(f"the ring needs the observation groups actor and critic; {sorted(missing)} not given")
+        self.capacity, self.num_envs, self.n_step, self.ahead = capacity, num_envs, n_step, ahead
+        self.gamma, self.discount, self.redraw_rounds = gamma, discount, redraw_rounds
+        self.boundary_rows = boundary_rows or max(num_envs, capacity * num_envs // 16)
+        self.normalizer = normalizer
+        rows = capacity * num_envs
+        # One row more than the table: boundaries that do not fit are written there, as zeros, and never read.
+        self._dummy = rows + self.boundary_rows
+        self.obs = {
+            group: arena.new(
+                f"{prefix}/obs/{group}",
+                (self._dummy + 1, obs_dims[group]),
+                why=f"{group} observation of every slot and world, then the terminal observations",
+            )
+            for group in ("actor", "critic")
+        }
+        self.action = arena.new(f"{prefix}/action", (rows, action_dim), why="action taken, in [-1, 1]")
+        self.reward = arena.new(f"{prefix}/reward", (rows,), why="raw reward of the step")
+        self.terminated = arena.new(f"{prefix}/terminated", (rows,), torch.bool, "no value after this step")
+        self.boundary = arena.new(f"{prefix}/boundary", (rows,), torch.bool, "the next slot is not the successor")
+        self.entry = arena.new(f"{prefix}/entry", (rows,), torch.int64, "sequence number in the table", fill=-1)
+        self.written = arena.new(f"{prefix}/written", (), torch.int64, "ticks written so far")
+        self.stored = arena.new(f"{prefix}/stored", (), torch.int64, "terminal observations stored so far")
+        self.visible = arena.new(f"{prefix}/visible", (), torch.int64, "`written` at the last publish")
+        self.visible_stored = arena.new(f"{prefix}/visible_stored", (), torch.int64, "`stored` at the last publish")
+        self.overflowed = arena.new(f"{prefix}/overflowed", (), torch.int64, "terminal observations that did not fit")
+        self._world = arena.constant(f"{prefix}/world", torch.arange(num_envs), torch.int64, "index of each world")
+        powers = torch.tensor([gamma**k for k in range(n_step + 1)], dtype=torch.float64)
+        self._powers = arena.constant(f"{prefix}/gamma_powers", powers, why="gamma to the k, k = 0 to n")
+
+    @property
+    def min_ticks(self) -> int:
+        """Ticks to write before the first sample."""
+        return self.n_step + 1
+
+    def write(
+        self,
+        obs: Mapping[str, Tensor],
+        action: Tensor,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        boundary: Tensor,
+        final_obs: Mapping[str, Tensor],
+    ) -> None:
+        """Store one tick of all worlds in the next slot; the oldest slot goes.
+
+        Args:
+            obs: group -> (N, D) float32, what the policy saw.
+            action: (N, A) float32.
+            reward: (N,) float32.
+            terminated, truncated: (N,) bool.
+            boundary: (N,) bool, done or teleported: the next tick's `obs` is not the successor.
+            final_obs: group -> (N, D) float32, the successor where `boundary` is set.
+        """
+        slots, size = self.capacity * self.num_envs, self.boundary_rows
+        rows = self.written % self.capacity * self.num_envs + self._world
+        order = torch.cumsum(boundary.to(torch.int64), dim=0)
+        fits = boundary & (order <= size)
+        entry = torch.where(fits, self.stored + order - 1, -1)
+        place = torch.where(fits, slots + entry % size, self._dummy)
+        index = torch.cat((rows, place))
+        for group, field in self.obs.items():
+            field.index_copy_(0, index, torch.cat((obs[group], torch.where(fits[:, None], final_obs[group], 0.0))))
+        self.action.index_copy_(0, rows, action)
+        self.reward.index_copy_(0, rows, reward)
+        self.terminated.index_copy_(0, rows, terminated)
+        self.boundary.index_copy_(0, rows, boundary)
+        self.entry.index_copy_(0, rows, entry)
+        self.stored += order[-1].clamp(max=size)
+        self.overflowed += (order[-1] - size).clamp(min=0)
+        self.written += 1
+        if self.normalizer is not None:
+            self.normalizer.update(reward, terminated | truncated)
+
+    def publish(self) -> None:
+        """Show the learner what has been written; called between iterations, never beside a sample."""
+        self.visible.copy_(self.written)
+        self.visible_stored.copy_(self.stored)
+        if self.normalizer is not None:
+            self.normalizer.publish()
+
+    def clear(self) -> None:
+        """Forget every transition, in place. The normaliser keeps its statistics."""
+        for counter in (self.written, self.stored, self.visible, self.visible_stored):
+            counter.zero_()
+
+    def sample(self, draw: Stream) -> Batch:
+        """Draw one window for each row of the stream, uniformly over slots and worlds, with replacement.
+
+        A candidate that ends at a boundary whose terminal observation has been overwritten is drawn again, at most
+        `redraw_rounds` times; after that the row repeats the batch's first good row, which keeps every row that enters
+        batch statistics a real transition. At least `min_ticks` ticks must have been published before.
+
+        Args:
+            draw: stream with B rows, keyed by the update.
+        """
+        rounds, ticks, worlds = self.redraw_rounds + 1, self.capacity, self.num_envs
+        oldest = (self.visible - ticks + self.ahead).clamp(min=0)
+        count = (self.visible - self.n_step - oldest).clamp(min=1)
+        words = draw.words("rows", 2 * rounds)
+        start = oldest + ((words[:, :rounds] * count) >> 32)
+        world = (words[:, rounds:] * worlds) >> 32
+
+        # (B, rounds, n): every candidate's window, and its last step.
+        step = torch.arange(self.n_step, device=start.device)
+        window = (start[..., None] + step) % ticks * worlds + world[..., None]
+        boundary = self.boundary[window]
+        last = torch.cumprod((~boundary[..., :-1]).to(torch.int64), dim=-1).sum(-1)
+        at_boundary = boundary.gather(-1, last[..., None])[..., 0]
+        entry = self.entry[window.gather(-1, last[..., None])[..., 0]]
+        oldest_entry = (self.visible_stored - self.boundary_rows + self.ahead * worlds).clamp(min=0)
+        gone = at_boundary & (entry < oldest_entry)
+
+        # The first candidate that is whole, else the first good row of the batch.
+        failures = torch.cumprod(gone.to(torch.int64), dim=-1).sum(-1)
+        bad = failures == rounds
+        row = torch.arange(bad.shape[0], device=bad.device)
+        first_good = torch.cumprod(bad.to(torch.int64), dim=0).sum().clamp(max=bad.shape[0] - 1)
+        row = torch.where(bad, first_good, row)
+        pick = failures.clamp(max=rounds - 1)[row]
+        window, last, entry = window[row, pick], last[row, pick], entry[row, pick]
+        at_boundary, lost = at_boundary[row, pick], gone[row, pick]
+
+        end = window.gather(-1, last[:, None])[:, 0]
+        follower = (start[row, pick] + last + 1) % ticks * worlds + world[row, pick]
+        successor = torch.where(at_boundary, ticks * worlds + entry % self.boundary_rows, follower)
+        both = torch.cat((window[:, 0], successor))
+        taken = step <= last[:, None]
+        reward = torch.where(taken, self.reward[window] * self._powers[:-1], 0.0).sum(-1)
+        discount = self._powers[last + 1] if self.discount == "exact" else self._powers[-1]
+        # `lost` is left only where no row of the whole batch was good: then nothing is known of the successor.
+        discount = torch.where(self.terminated[end] | lost, 0.0, discount)
+        return Batch(
+            self.obs["actor"].index_select(0, both),
+            self.obs["critic"].index_select(0, both),
+            self.action.index_select(0, window[:, 0]),
+            reward,
+            discount,
+            failures.sum(),
+        )
