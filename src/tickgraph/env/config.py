@@ -47,8 +47,8 @@ class GaussianNoiseCfg:
 class ObservationTermCfg:
     """One observation: ``func(env, **params) -> (N, D)``, then noise, clip, scale, delay and history, in this order.
 
-    ``delay_min_lag`` and ``delay_max_lag`` are whole ticks; each world draws its lag at a reset. ``history_length`` H > 0
-    stacks H frames, oldest first, flattened to ``(N, H * D)``; a new episode starts with its first frame H times.
+    ``delay_min_lag`` and ``delay_max_lag`` are whole ticks; each world draws its lag at a reset. ``history_length``
+    H > 0 stacks H frames, oldest first, flattened to ``(N, H * D)``; a new episode starts with its first frame H times.
     """
 
     func: Callable[..., Any]
@@ -73,7 +73,7 @@ class ObservationGroupCfg:
 class ActionTermCfg:
     """Base of action terms: turns columns of the raw action, nominally in [-1, 1], into controls.
 
-    ``class_type`` is the implementation, built as ``class_type(cfg, env)``. ``delay_min_lag`` and ``delay_max_lag`` are
+    ``class_type`` is the implementation, built as ``class_type(cfg, env, path)``. ``delay_min_lag`` and ``delay_max_lag`` are
     whole control steps: each world draws its lag at a reset; before the first delayed action arrives it is 0 (neutral).
     """
 
@@ -94,7 +94,7 @@ class RewardTermCfg:
 
 @dataclass
 class TerminationTermCfg:
-    """``func(env, **params) -> (N,) bool``. ``time_out=None`` takes the function's own word: ``mdp.time_out`` is one."""
+    """``func(env, **params) -> (N,) bool``. ``time_out=None`` takes the function's word: ``mdp.time_out`` is one."""
 
     func: Callable[..., Any]
     params: Params = field(default_factory=dict)
@@ -103,7 +103,7 @@ class TerminationTermCfg:
 
 @dataclass
 class CommandTermCfg:
-    """Base of command terms; ``class_type(cfg, env)`` is the implementation. Resampled after a time drawn in seconds."""
+    """Base of commands, resampled after a time drawn in seconds. ``class_type(cfg, env, path)`` is the term."""
 
     class_type: Callable[..., Any] | None = None
     resampling_time_range: tuple[float, float] = (1.0e9, 1.0e9)

@@ -30,7 +30,7 @@ from tickgraph.env.managers import (
 from tickgraph.env.observations import ObservationManager
 from tickgraph.env.scene import SceneView
 from tickgraph.env.stats import EpisodeStats
-from tickgraph.sim.backend import make_backend
+from tickgraph.sim.backend import FRESH, make_backend
 from tickgraph.sim.model import build_scene
 
 PUBLISH_DEPTH = 2  # what step t returned is intact until step t + 2 begins
@@ -62,9 +62,9 @@ class Ring(Protocol):
 class Env:
     """N worlds of one task.
 
-    Every tensor is full width and lives in ``arena``; read them, never rebind them. ``obs[group]``, ``final_obs[group]``
-    (N, D) float32; ``action`` (N, A), ``reward`` (N,) float32; ``terminated, truncated, invalid, done, rewrite,
-    restarted, written`` (N,) bool; ``episode_length`` (N,) int64 in control steps.
+    Every tensor is full width and lives in ``arena``; read them, never rebind them. ``obs[group]`` and
+    ``final_obs[group]`` (N, D), ``action`` (N, A), ``reward`` (N,) float32; ``terminated, truncated, invalid, done,
+    rewrite, restarted, written`` (N,) bool; ``episode_length`` (N,) int64 in control steps.
 
     Args:
         cfg: the task.
@@ -158,6 +158,7 @@ class Env:
         self.restarted.fill_(True)
         self.sim.stage_from_state()
         self.event_manager.apply("startup", self.all_worlds)
+        self.curriculum_manager.compute(self.no_worlds)  # no episode has ended, so none may be judged
         transition.begin_episodes(self, self.all_worlds)
         self.written.fill_(True)
         self.sim.write_state(self.written, self.restarted)
@@ -311,15 +312,16 @@ class Env:
             }
             for i in range(PUBLISH_DEPTH)
         ]
-        for name in ("qpos", "qvel"):
-            self.sim.view(name)
-        if self.device.type != "meta":
+        if self.device.type == "meta":
+            for name in FRESH:
+                self.sim.view(name)
+        else:
             self._rehearse()
         arena.seal()
 
     @torch.no_grad()
     def _rehearse(self) -> None:
-        """Play the torch part of a tick once, for what it asks for on the way: views, recorded signals, random draws."""
+        """Play the torch part of a tick once, for what it asks for on the way: views, recorded signals, draws."""
         before = self.arena.snapshot()
         for manager in self.managers:
             manager.rehearse()

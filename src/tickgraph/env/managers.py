@@ -55,10 +55,10 @@ class Term:
         except (TypeError, ValueError):
             return
         known = signature.parameters
-        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
-            return
         if self.instance is None and "rng" in known and "rng" not in self.params:
             self.params["rng"] = self._env.rng.stream(self.path)
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+            return
         own = list(known)[1 + self._extra :]  # the manager passes env and, for events, the mask
         for key in self.params:
             if key not in own:
@@ -147,7 +147,7 @@ def _check_shape(path: str, value: Any, num_envs: int, what: str) -> None:
 
 
 class ActionTerm:
-    """Base of action terms. ``dim`` columns of the raw action; ``process`` stores targets, ``apply`` writes controls."""
+    """Base of action terms: ``dim`` columns of the raw action; ``process`` stores targets, ``apply`` writes ctrl."""
 
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
         self.cfg, self.path, self._env = cfg, path, env

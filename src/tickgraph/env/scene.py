@@ -239,16 +239,6 @@ class Entity:
         """(N, J) as staged so far in this tick."""
         return self._env.sim.staging_qvel[:, self.data._dof]
 
-    def reset(self, mask: Tensor) -> None:
-        """Stage the initial state of the entity."""
-        data = self.data
-        if self.index.floating:
-            assign_rows(self._env.sim.staging_qpos[:, self._root_qpos], mask, data.default_root_state[:7])
-            self.write_root_link_velocity_to_sim(data.default_root_state[7:].expand(mask.shape[0], 6), mask)
-        self.write_joint_state_to_sim(
-            data.default_joint_pos.expand(mask.shape[0], -1), data.default_joint_vel.expand(mask.shape[0], -1), mask
-        )
-
     def _floating(self) -> slice:
         if self._root_qpos is None:
             raise TickgraphError(
@@ -316,9 +306,11 @@ class SceneView:
         return item
 
     def reset(self, mask: Tensor) -> None:
-        """Stage the initial state of every entity for the worlds of a mask."""
-        for entity in self.entities.values():
-            entity.reset(mask)
+        """Stage the initial state, of every entity and of every kind of joint, for the worlds of a mask."""
+        sim = self._env.sim
+        assign_rows(sim.staging_qpos, mask, sim.default_qpos)
+        assign_rows(sim.staging_qvel, mask, sim.default_qvel)
+        self._env.mark_written(mask)
 
     def resolve(self, cfg: SceneEntityCfg) -> SceneEntity:
         """Turn a selector's patterns into index tensors; unknown names raise TickgraphError with nearby ones."""

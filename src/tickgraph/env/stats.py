@@ -18,8 +18,9 @@ class EpisodeStats:
     """Sums over the episodes that ended and over all ticks since the last ``drain``.
 
     A reward term's figure is its sum over the episode, weight and step length in it, and the mean over the episodes
-    that ended in the interval: so the terms add up to the return. An episode's length counts the steps that were
-    played, also where training began in the middle of one.
+    that ended in the interval: so the terms add up to the return. A metric's figure is its mean over the worlds and
+    ticks in which it was finite. An episode's length counts the steps that were played, also where training began in
+    the middle of one.
     """
 
     def __init__(self, env: Env) -> None:
@@ -35,7 +36,6 @@ class EpisodeStats:
             "stats/start_length", (n,), torch.int64, "episode_length at the first step played"
         )
         self._names = [
-            "ticks",
             "episodes",
             "length",
             "return",
@@ -46,6 +46,7 @@ class EpisodeStats:
             *[f"ended_by/{name}" for name in self.termination_terms],
             *[f"invalid/{name}" for name in self.causes],
             *[f"metric/{name}" for name in self.metric_terms],
+            *[f"finite/{name}" for name in self.metric_terms],
         ]
         self.sums = arena.new("stats/sums", (len(self._names),), torch.float64, "sums since the last log row")
 
@@ -57,14 +58,15 @@ class EpisodeStats:
         done = env.done
         closed = torch.where(done[:, None], self.term_sums, 0.0).sum(dim=0)
         length = torch.where(done, env.episode_length - self.start_length, 0).sum()
-        head = [torch.ones_like(length), done.sum(), length, closed.sum()]
+        head = [done.sum(), length, closed.sum()]
         head += [env.terminated.sum(), env.truncated.sum(), env.invalid.sum()]
         ended = (env.termination_manager.dones & done[:, None]).sum(dim=0)
-        means = [torch.where(torch.isfinite(m), m, 0.0).to(torch.float64).mean() for m in metrics]
         parts = [torch.stack([h.to(torch.float64) for h in head]), closed, ended.to(torch.float64)]
         parts.append(cause_counts.to(torch.float64))
-        if means:
-            parts.append(torch.stack(means))
+        if metrics:
+            stacked = torch.stack(metrics).to(torch.float64)
+            finite = torch.isfinite(stacked)
+            parts += [torch.where(finite, stacked, 0.0).sum(dim=1), finite.sum(dim=1).to(torch.float64)]
         self.sums += torch.cat(parts)
 
     def reset(self, mask: Tensor) -> None:
@@ -76,7 +78,7 @@ class EpisodeStats:
         """Return the interval's figures and start the next; means over no episode are None. Reads the device once."""
         values = dict(zip(self._names, self.sums.tolist(), strict=True))
         self.sums.zero_()
-        ticks, episodes = int(values["ticks"]), int(values["episodes"])
+        episodes = int(values["episodes"])
         row: dict[str, float | int | None] = {"episodes": episodes}
 
         def mean(name: str, count: int) -> float | None:
@@ -93,7 +95,7 @@ class EpisodeStats:
         for name in self.causes:
             row[f"invalid/{name}"] = int(values[f"invalid/{name}"])
         for name in self.metric_terms:
-            row[f"metric/{name}"] = mean(f"metric/{name}", ticks)
+            row[f"metric/{name}"] = mean(f"metric/{name}", int(values[f"finite/{name}"]))
         curricula = self._env.curriculum_manager
         for name, value in zip(curricula.names, curricula.values.tolist(), strict=True):
             row[f"curriculum/{name}"] = value if math.isfinite(value) else None

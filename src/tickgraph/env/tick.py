@@ -90,10 +90,13 @@ def terminal_observation(env: Env) -> None:
         ~torch.isfinite(env.reward),
         torch.stack([_not_finite(value) for value in env.final_obs.values()]).any(dim=0),
     )
-    env.cause_counts.copy_(torch.stack([b.sum() for b in bad]))
-    for verdict, mask in zip(env.invalid_verdicts, bad, strict=True):
-        verdict.flag(mask)
-    env.invalid.copy_(bad[0] | bad[1] | bad[2] | bad[3])
+    env.invalid.zero_()
+    for cause, (verdict, mask) in enumerate(zip(env.invalid_verdicts, bad, strict=True)):
+        # What comes first in this order brings the others about: a world counts for its first cause alone.
+        first = mask & ~env.invalid
+        verdict.flag(first)
+        env.cause_counts[cause].copy_(first.sum())
+        env.invalid.logical_or_(mask)
     # The last finite observation stands in for the one that cannot be used.
     env.observation_manager.assign(env.final_obs, env.invalid, env.obs)
     fill_rows(env.reward, env.invalid, 0.0)
@@ -121,13 +124,13 @@ def restart(env: Env) -> None:
     for term in env.command_manager.terms.values():
         if term.rewrite is not None:
             term.write_state(env.rewrite)
+    env.curriculum_manager.compute(env.done)
     begin_episodes(env, env.done)
     env.written.logical_or_(env.restarted)
 
 
 def begin_episodes(env: Env, mask: Tensor) -> None:
-    """Begin new episodes in the worlds of a mask: curricula, reset events, commands, actions, histories."""
-    env.curriculum_manager.compute(mask)
+    """Begin new episodes in the worlds of a mask: reset events, commands, actions, histories."""
     env.scene.reset(mask)
     env.event_manager.apply("reset", mask)
     env.command_manager.reset(mask)
