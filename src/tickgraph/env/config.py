@@ -73,8 +73,9 @@ class ObservationGroupCfg:
 class ActionTermCfg:
     """Base of action terms: turns columns of the raw action, nominally in [-1, 1], into controls.
 
-    ``class_type`` is the implementation, built as ``class_type(cfg, env, path)``. ``delay_min_lag`` and ``delay_max_lag`` are
-    whole control steps: each world draws its lag at a reset; before the first delayed action arrives it is 0 (neutral).
+    ``class_type`` is the implementation, built as ``class_type(cfg, env, path)``. ``delay_min_lag`` and
+    ``delay_max_lag`` are whole control steps: each world draws its lag at a reset; before the first delayed action
+    arrives it is 0 (neutral).
     """
 
     class_type: Callable[..., Any] | None = None
