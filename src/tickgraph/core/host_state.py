@@ -1,0 +1,166 @@
+"""Python state of objects, fingerprinted, to find what a tick changes on the host and a compiled program would not."""
+
+import dataclasses
+import functools
+import inspect
+import random
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+import torch
+
+_DEPTH = 8
+
+
+class _Same:
+    """Equal to another where both hold the same object; holding it keeps its identity from being used again."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def fingerprint(value: object, depth: int = _DEPTH) -> object:
+    """Return something that compares equal as long as the host sees the same value.
+
+    Numbers and strings compare by value, containers, dataclasses and NumPy arrays by content, tensors by identity and
+    address (what they hold lives on the device and may change), everything else by identity.
+    """
+    if value is None or isinstance(value, bool | int | str | bytes | complex | Enum):
+        return type(value), value
+    if isinstance(value, float):
+        return float, repr(value)
+    if isinstance(value, torch.Tensor):
+        address = 0 if value.is_meta else value.data_ptr()
+        return _Same(value), address, tuple(value.shape)
+    if depth == 0:
+        return _Same(value)
+    if isinstance(value, dict):
+        items = tuple((fingerprint(key, depth - 1), fingerprint(item, depth - 1)) for key, item in value.items())
+        return type(value), items
+    if isinstance(value, list | tuple | deque):
+        return type(value), tuple(fingerprint(item, depth - 1) for item in value)
+    if isinstance(value, set | frozenset):
+        return type(value), frozenset(fingerprint(item, depth - 1) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value)]
+        return _Same(value), tuple(fingerprint(getattr(value, name, None), depth - 1) for name in fields)
+    if isinstance(value, random.Random):
+        return _Same(value), value.getstate()
+    if type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
+        return value.tobytes(), value.shape
+    return _Same(value)
+
+
+def _attributes(owner: object) -> Iterator[tuple[str, object]]:
+    """Yield what code can change on an object: its attributes, or for a function the outer names that it uses."""
+    function = owner.__func__ if isinstance(owner, types.MethodType) else owner
+    if isinstance(function, types.FunctionType):
+        code = function.__code__
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield f"global {name}", function.__globals__[name]
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                yield f"nonlocal {name}", cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+        yield "default arguments", function.__defaults__
+        owner = function
+    for name, value in list(getattr(owner, "__dict__", {}).items()):
+        # A cached property that is read for the first time is no change.
+        if not isinstance(inspect.getattr_static(type(owner), name, None), functools.cached_property):
+            yield name, value
+    for kind in type(owner).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
+                yield name, getattr(owner, name)
+
+
+HostState = list[tuple[object, dict[str, object]]]
+
+
+def host_state(objects: Iterable[object]) -> HostState:
+    """Return a snapshot of the Python state of objects.
+
+    Args:
+        objects: managers, terms, the environment; of a plain function the globals and closed-over names it uses.
+    """
+    return [(owner, {name: fingerprint(value) for name, value in _attributes(owner)}) for owner in objects]
+
+
+def changed_host_state(before: HostState, objects: Iterable[object]) -> list[tuple[object, str]]:
+    """Return (object, attribute) of everything that was set, removed, rebound or mutated since a snapshot.
+
+    Args:
+        before: from `host_state`.
+        objects: the same objects; those that the snapshot lacks are skipped.
+    """
+    known = {id(owner): attributes for owner, attributes in before}
+    changes = []
+    for owner, now in host_state(objects):
+        then = known.get(id(owner))
+        if then is not None:
+            names = [*now, *(name for name in then if name not in now)]
+            missing = object()
+            changes += [(owner, name) for name in names if now.get(name, missing) != then.get(name, missing)]
+    return changes
+
+
+# Called with the object, the attribute's name, its old value (None where it had none) and its new one (None: removed).
+OnAssign = Callable[[object, str, object, object], None]
+
+
+@contextmanager
+def recorded_assignments(objects: Iterable[object], on_assign: OnAssign) -> Iterator[None]:
+    """Call back at each assignment to an attribute of the objects, while the context lasts.
+
+    Each object belongs to a subclass of its class meanwhile. Objects whose layout forbids that are left alone.
+    """
+    originals = []
+    try:
+        for owner in {id(owner): owner for owner in objects}.values():
+            kind = type(owner)
+            try:
+                object.__setattr__(owner, "__class__", _recording_class(kind, on_assign))
+            except TypeError:
+                continue
+            originals.append((owner, kind))
+        yield
+    finally:
+        for owner, kind in originals:
+            object.__setattr__(owner, "__class__", kind)
+
+
+def _recording_class(kind: type, on_assign: OnAssign) -> type:
+    def record(owner: object, name: str, new: object) -> None:
+        # A property's setter assigns something else, which is recorded in turn.
+        if isinstance(inspect.getattr_static(kind, name, None), property):
+            return
+        old = getattr(owner, name, None)
+        # `self.buffer += x` writes in place and then assigns the tensor to itself.
+        if new is not old or not hasattr(owner, name):
+            on_assign(owner, name, old, new)
+
+    def __setattr__(self: object, name: str, value: object) -> None:
+        record(self, name, value)
+        kind.__setattr__(self, name, value)
+
+    def __delattr__(self: object, name: str) -> None:
+        record(self, name, None)
+        kind.__delattr__(self, name)
+
+    body = {"__slots__": (), "__setattr__": __setattr__, "__delattr__": __delattr__}
+    body |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind)(kind.__name__, (kind,), body)

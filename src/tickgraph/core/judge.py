@@ -1,0 +1,302 @@
+"""The dry run on the meta device that finds what a compiled or captured tick cannot do, term by term."""
+
+import functools
+import inspect
+import random
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from tickgraph.core.arena import Arena
+from tickgraph.core.host_state import HostState, changed_host_state, host_state, recorded_assignments
+
+__all__ = ["Blocker", "HostState", "JudgedCall", "changed_host_state", "host_state", "judge_calls"]
+
+HOST_READ = "host read"
+DYNAMIC_SHAPE = "dynamic shape"
+RANDOM = "global generator"
+OTHER_DEVICE = "other device"
+HOST_DATA = "host data"
+REBOUND = "rebound tensor"
+HOST_STATE = "host state"
+ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """Why one term cannot be part of a compiled or captured tick, and where it says so."""
+
+    manager: str
+    term: str
+    file: str
+    line: int
+    reason: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.manager}/{self.term} ({self.file}:{self.line}): {self.kind}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class JudgedCall:
+    """One call to judge.
+
+    Args:
+        manager, term: whose it is, for the report.
+        fn: does the call, on an environment whose arena is on the meta device.
+        func: the user's function, class or instance; its file and line are named where no better place is known.
+        owners: objects whose attributes the call may not change: the environment, the term's instance.
+        arena: whose tensors the call may not rebind.
+    """
+
+    manager: str
+    term: str
+    fn: Callable[[], object]
+    func: Callable[..., object]
+    owners: tuple[object, ...]
+    arena: Arena
+
+
+def judge_calls(calls: Iterable[JudgedCall]) -> list[Blocker]:
+    """Run each call once, alone, and return everything that stands against compiling or capturing it.
+
+    The first operation that blocks ends its call; changes of Python state up to there are reported as well.
+    No C++ compiler and no GPU are needed.
+    """
+    return [blocker for call in calls for blocker in _judge(call)]
+
+
+class _Found(BaseException):
+    """Ends a call at its first blocker; not an Exception, so that a term's own `except Exception` lets it through."""
+
+
+@dataclass(frozen=True)
+class _Finding:
+    kind: str
+    reason: str
+    place: tuple[str, int]
+
+
+def _judge(call: JudgedCall) -> list[Blocker]:
+    watch = _Watch(call.func)
+    function = _function_of(call.func)
+    owners = [owner for owner in (*call.owners, function) if owner is not None]
+    before, tensors, generators = host_state(owners), _identities(call.arena), _generators()
+    saved = [(vars(owner), dict(vars(owner))) for owner in call.owners if hasattr(owner, "__dict__")]
+    try:
+        with recorded_assignments(call.owners, watch.assign), torch.no_grad():
+            with _Functions(watch) as functions, _Operations(functions):
+                call.fn()
+    except _Found:
+        pass
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        reason = f"raises {type(error).__name__}: {text[0]}" if text else f"raises {type(error).__name__}"
+        watch.note(ERROR, reason, watch.place_of(error))
+    for owner, name in changed_host_state(before, owners):
+        if (id(owner), name) not in watch.assigned:
+            watch.note(HOST_STATE, f"changes {_owner_name(owner)}{name} in place; keep state in an arena tensor")
+    for name, identity in _identities(call.arena).items():
+        if name in tensors and tensors[name] != identity:
+            watch.note(REBOUND, f"gives arena tensor {name!r} another storage or shape; write it in place")
+    if _generators() != generators:
+        watch.note(RANDOM, "draws from Python's or NumPy's global generator; take an `rng` parameter")
+    for attributes, values in saved:
+        attributes.clear()
+        attributes.update(values)
+    return [Blocker(call.manager, call.term, *f.place, f.reason, f.kind) for f in dict.fromkeys(watch.findings)]
+
+
+class _Watch:
+    """Findings of one call, and whose code is the user's."""
+
+    def __init__(self, func: Callable[..., object]) -> None:
+        self.findings: list[_Finding] = []
+        self.assigned: set[tuple[int, str]] = set()
+        code = getattr(_function_of(func), "__code__", None)
+        self._default = (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 0)
+
+    def note(self, kind: str, reason: str, place: tuple[str, int] | None = None) -> None:
+        self.findings.append(_Finding(kind, reason, place or self._default))
+
+    def block(self, kind: str, reason: str) -> None:
+        self.note(kind, reason, self.here())
+        raise _Found
+
+    def assign(self, owner: object, name: str, old: object, new: object) -> None:
+        """Note that the call assigns an attribute of an owner."""
+        self.assigned.add((id(owner), name))
+        remedy = "write the tensor in place" if isinstance(old, Tensor) else "keep state in an arena tensor"
+        self.note(HOST_STATE, f"assigns {_owner_name(owner)}{name}; {remedy}", self.here())
+
+    def here(self) -> tuple[str, int] | None:
+        """Return file and line of the innermost running frame that is the user's."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code is not _judge.__code__:
+            if self._is_users(frame.f_code.co_filename):
+                return frame.f_code.co_filename, frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    def place_of(self, error: BaseException) -> tuple[str, int] | None:
+        """Return file and line of the innermost frame that is the user's and that an exception passed."""
+        place, step = None, error.__traceback__
+        while step is not None:
+            if self._is_users(step.tb_frame.f_code.co_filename):
+                place = (step.tb_frame.f_code.co_filename, step.tb_lineno)
+            step = step.tb_next
+        return place
+
+    def _is_users(self, file: str) -> bool:
+        return file == self._default[0] or _is_foreign(file)
+
+
+@functools.cache
+def _is_foreign(file: str) -> bool:
+    """Tell whether a file belongs neither to this package nor to torch, a library or Python itself."""
+    if file.startswith("<"):
+        return False
+    path = Path(file).resolve()
+    homes = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(sysconfig.get_path("stdlib")))
+    libraries = {"site-packages", "dist-packages"}
+    return not libraries.intersection(path.parts) and not any(path.is_relative_to(home.resolve()) for home in homes)
+
+
+class _Functions(TorchFunctionMode):
+    """Sees what the user wrote, above the operators: host data, scalar fills, tensors turned into text."""
+
+    _HOST_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer, Tensor.new_tensor)
+    _TEXT = (Tensor.__repr__, Tensor.__format__)
+
+    def __init__(self, watch: _Watch) -> None:
+        super().__init__()
+        self.watch = watch
+        self.name = ""
+        self.fills_with_number = False
+
+    def __torch_function__(
+        self, func: Callable[..., object], kinds: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        self.name = getattr(func, "__name__", str(func))
+        self.fills_with_number = func is Tensor.__setitem__ and not isinstance(args[2], Tensor)
+        given_tensor = bool(args) and isinstance(args[0], Tensor) and func is not Tensor.new_tensor
+        if func in self._HOST_DATA and not given_tensor:
+            reason = f"{self.name}() copies host data into each tick; make the tensor once, while building"
+            self.watch.block(HOST_DATA, reason)
+        if func in self._TEXT:
+            self.watch.block(HOST_READ, "a tensor is turned into text")
+        if func in (Tensor.numpy, Tensor.__array__):
+            self.watch.block(HOST_READ, f"{_spelled(self.name)} copies a tensor to the host")
+        return func(*args, **kwargs)
+
+
+class _Operations(TorchDispatchMode):
+    """Sees every operator with its tensors."""
+
+    def __init__(self, functions: _Functions) -> None:
+        super().__init__()
+        self.functions = functions
+        self.watch = functions.watch
+
+    def __torch_dispatch__(
+        self, func: torch._ops.OpOverload, kinds: object, args: tuple = (), kwargs: dict | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if device is not None and torch.device(device).type != "meta":
+            verb = "moves a tensor" if inputs else "makes a tensor"
+            self._block(OTHER_DEVICE, f"{verb} to {device}" if inputs else f"{verb} on {device}; pass device=")
+        for leaf in inputs:
+            if leaf.device.type != "meta":
+                self._block(OTHER_DEVICE, f"uses a tensor of shape {tuple(leaf.shape)} that is on {leaf.device}")
+        self._check_indices(func, args)
+        if torch.Tag.data_dependent_output in func.tags or func in _HOST_READS:
+            self._block(HOST_READ, "reads a value on the host; use torch.where or a mask")
+        if torch.Tag.dynamic_output_shape in func.tags and func is not torch.ops.aten.index.Tensor:
+            self._block(DYNAMIC_SHAPE, "has a result whose shape depends on values; use a mask of full width")
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._block(RANDOM, "draws from torch's global generator; take an `rng` parameter")
+        if func.overloadpacket in _REBINDS:
+            self._block(REBOUND, "changes the storage of a tensor; write it in place")
+        result = func(*args, **kwargs)
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.device.type != "meta":
+                self._block(OTHER_DEVICE, f"makes a tensor on {leaf.device}; pass device=")
+        return result
+
+    def _check_indices(self, func: torch._ops.OpOverload, args: tuple) -> None:
+        if func.overloadpacket not in _INDEXED:
+            return
+        indices = [index for index in args[1] if index is not None]
+        masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
+        if not masks:
+            return
+        if func is torch.ops.aten.index.Tensor:
+            self._block(DYNAMIC_SHAPE, "selects rows by a bool mask; use torch.where(mask, ...)")
+        # Filling with a number is a masked_fill; any other value, or an index beside the mask, looks up the True rows.
+        if len(masks) < len(indices) or not self.functions.fills_with_number:
+            self._block(DYNAMIC_SHAPE, "assigns to a bool mask; use torch.where, masked_fill_ or tickgraph.core.masked")
+
+    def _block(self, kind: str, reason: str) -> None:
+        self.watch.block(kind, f"{_spelled(self.functions.name)} {reason}")
+
+
+_ATEN = torch.ops.aten
+_INDEXED = (_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_, _ATEN._unsafe_index_put)
+_REBINDS = (_ATEN.set_, _ATEN.resize_, _ATEN.resize_as_)
+# Reads an error code back, which no tag says.
+_HOST_READS = (_ATEN._linalg_check_errors.default,)
+
+_SPELLINGS = {
+    "__bool__": "bool(tensor), as in `if tensor`,",
+    "__float__": "float(tensor)",
+    "__int__": "int(tensor)",
+    "__index__": "a tensor as a Python index",
+    "__getitem__": "x[...]",
+    "__setitem__": "x[...] = ...",
+    "__array__": "numpy.asarray(tensor)",
+}
+
+
+def _spelled(name: str) -> str:
+    return _SPELLINGS.get(name, f"{name}()")
+
+
+def _owner_name(owner: object) -> str:
+    return "" if isinstance(owner, types.FunctionType | types.MethodType) else f"{type(owner).__name__}."
+
+
+def _function_of(func: object) -> object:
+    """Return the plain function that runs when `func` is called, None for one that is not written in Python."""
+    while isinstance(func, functools.partial):
+        func = func.func
+    if not isinstance(func, types.FunctionType | types.MethodType):
+        func = inspect.getattr_static(func if isinstance(func, type) else type(func), "__call__", None)
+    func = inspect.unwrap(getattr(func, "__func__", func))
+    return func if isinstance(func, types.FunctionType) else None
+
+
+def _identities(arena: Arena) -> dict[str, tuple]:
+    found = {}
+    for name in arena.names():
+        tensor = arena[name]
+        storage = tensor.untyped_storage()._cdata
+        found[name] = (id(tensor), storage, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+    return found
+
+
+def _generators() -> tuple:
+    numpy = sys.modules.get("numpy")
+    legacy = numpy.random.get_state() if numpy is not None else ("", b"", 0, 0, 0.0)
+    return random.getstate(), bytes(legacy[1]), legacy[2:]
