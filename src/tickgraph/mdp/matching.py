@@ -1,0 +1,40 @@
+"""Settings by name: a number for all, or numbers by regular expression, become one value per name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.sim.index import find_names
+
+T = TypeVar("T")
+
+
+def match_values(given: T | Mapping[str, T], names: Sequence[str], what: str, default: T | None = None) -> list[T]:
+    """Return one value per name.
+
+    Args:
+        given: one value for every name, or values by regular expression; an expression must match a whole name, and a
+            name must not be matched by two of them.
+        names: the names, in order.
+        what: what the values are, for errors, such as "actions/joint_pos: scale by joint".
+        default: value of names that no expression matches.
+
+    Raises:
+        TickgraphError: an expression matches nothing, a name is matched twice, or not at all without a default.
+    """
+    if not isinstance(given, Mapping):
+        return [given] * len(names)
+    owner: dict[int, str] = {}
+    for pattern in given:
+        for i in find_names(tuple(names), pattern, what):
+            if i in owner:
+                raise TickgraphError(
+                    f"{what}: {names[i]!r} is matched by {owner[i]!r} and by {pattern!r}; keep one of them"
+                )
+            owner[i] = pattern
+    missing = [name for i, name in enumerate(names) if i not in owner]
+    if missing and default is None:
+        raise TickgraphError(f"{what}: no expression matches {', '.join(missing[:6])}; add one, such as '.*'")
+    return [given[owner[i]] if i in owner else default for i in range(len(names))]

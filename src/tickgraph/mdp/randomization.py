@@ -1,0 +1,253 @@
+"""Domain randomisation: events that draw model fields anew, always from the model's own values, never compounding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.env.config import SceneEntityCfg
+from tickgraph.env.scene import SceneEntity
+from tickgraph.mdp.observations import ROBOT
+
+if TYPE_CHECKING:
+    from tickgraph.env.env import Env
+
+Range = tuple[float, float]
+
+OPERATIONS = ("scale", "add", "abs")
+DISTRIBUTIONS = ("uniform", "log_uniform")
+# What each kind of field has one row of: the part of an entity, and its ids in the model.
+_OWNERS = {
+    "body": ("body", "body_ids"),
+    "geom": ("geom", "geom_ids"),
+    "site": ("site", "site_ids"),
+    "jnt": ("joint", "joint_ids"),
+    "dof": ("joint", "dof_adr"),
+    "actuator": ("actuator", "actuator_ids"),
+}
+
+
+class _Draw:
+    """Writes ``operation(default, draw)`` into some rows and columns of one field for the worlds of a mask.
+
+    Args:
+        env, path: owner of the arena, of the random words and of the tensors' names.
+        field: MjModel field.
+        ids: rows of the field.
+        axes: columns of the field, None for a field without; each has draws of its own unless ``sign`` is given.
+        ranges: low and high.
+        operation: scale (default * draw), add (default + draw) or abs (draw).
+        distribution: uniform or log_uniform.
+        shared: one draw for all rows of a world.
+        sign: factor of each column for one common draw; for fields that repeat a number with another sign.
+        draw: name of the draw; two of the same name get the same numbers.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        path: str,
+        field: str,
+        ids: list[int],
+        axes: list[int] | None,
+        ranges: Range,
+        operation: str,
+        distribution: str,
+        shared: bool = False,
+        sign: list[float] | None = None,
+        draw: str = "",
+    ) -> None:
+        _check(path, ranges, operation, distribution)
+        constant = env.arena.constant
+        self._env, self._operation, self._log = env, operation, distribution == "log_uniform"
+        self._low, self._high = (float(np.log(r)) if self._log else float(r) for r in ranges)
+        self._rng, self._draw = env.rng.stream(path), draw
+        self._field = env.sim.field(field)
+        default = env.sim.default_field(field)
+        name = f"{path}/{field}{draw and '_'}{draw}"
+        self._ids = constant(f"{name}_ids", ids, torch.int64, "rows of the field that are drawn")
+        self._shared, self._axes = shared, axes
+        if axes is not None:
+            self._columns = constant(f"{name}_axes", axes, torch.int64, "columns of the field that are drawn")
+            self._default = default[self._ids[:, None], self._columns]
+        else:
+            self._default = default[self._ids]
+        if default.device.type != "meta":
+            self._default = constant(f"{name}_default", self._default, torch.float32, "the model's own values")
+        self._sign = None if sign is None else constant(f"{name}_sign", sign, torch.float32, "factor of each column")
+
+    def __call__(self, mask: Tensor) -> None:
+        rows, columns = self._default.shape[0], 1 if self._axes is None else len(self._axes)
+        rows = 1 if self._shared else rows
+        per_row = 1 if self._sign is not None else columns
+        draw = self._rng.uniform(self._draw, rows * per_row, self._low, self._high)
+        if self._log:
+            draw = torch.exp(draw)
+        if self._axes is not None:
+            draw = draw.reshape(-1, rows, per_row)
+        if self._operation == "scale":
+            value = self._default * draw
+        elif self._sign is not None:
+            value = draw * self._sign if self._operation == "abs" else self._default + draw * self._sign
+        else:
+            value = self._default + draw if self._operation == "add" else draw
+        value = value.expand(-1, *self._default.shape)
+        if self._axes is None:
+            old = self._field[:, self._ids]
+            self._field[:, self._ids] = torch.where(mask[:, None], value, old)
+        else:
+            old = self._field[:, self._ids[:, None], self._columns]
+            self._field[:, self._ids[:, None], self._columns] = torch.where(mask[:, None, None], value, old)
+        self._env.mark_written(mask)
+
+
+class randomize_field:
+    """Draw rows of any model field anew from its default: mass, friction, centre of mass, damping, ...
+
+    Params:
+        field: a per-world MjModel field whose name begins with body_, geom_, site_, jnt_, dof_ or actuator_.
+        ranges: low and high of the draw.
+        operation: "scale" (default * draw), "add" (default + draw) or "abs" (draw).
+        asset_cfg: the entity and its bodies, geoms, sites, joints or actuators, as the field's name says.
+        axes: columns of the field that are drawn, each by itself; by default all, and of geom_friction the sliding one.
+        shared: one draw for all parts of a world (feet with one friction).
+        distribution: "uniform" or "log_uniform".
+    """
+
+    def __init__(self, cfg: Any, env: Env, path: str) -> None:
+        params = cfg.params
+        field, asset_cfg = params["field"], params.get("asset_cfg", SceneEntityCfg())
+        ids = _rows(env, path, field, asset_cfg)
+        shape = tuple(env.sim.default_field(field).shape[1:])
+        axes = params.get("axes")
+        if len(shape) > 1:
+            raise TickgraphError(
+                f"{path}: field {field} has {len(shape)} axes a row; randomize_field takes at most one"
+            )
+        if not shape and axes is not None:
+            raise TickgraphError(f"{path}: field {field} has no columns, given axes {axes}; leave axes out")
+        if shape and axes is None:
+            axes = (0,) if field == "geom_friction" else range(shape[0])
+        if shape and not all(0 <= a < shape[0] for a in axes):
+            raise TickgraphError(f"{path}: axes {tuple(axes)} given, field {field} has columns 0 to {shape[0] - 1}")
+        self._draw = _Draw(
+            env, path, field, ids, None if axes is None else list(axes), params["ranges"],
+            params.get("operation", "scale"), params.get("distribution", "uniform"), params.get("shared", False),
+        )  # fmt: skip
+
+    def __call__(
+        self,
+        env: Env,
+        mask: Tensor,
+        field: str,
+        ranges: Range,
+        operation: str = "scale",
+        asset_cfg: SceneEntity = ROBOT,
+        axes: tuple[int, ...] | None = None,
+        shared: bool = False,
+        distribution: str = "uniform",
+    ) -> None:
+        self._draw(mask)
+
+
+class randomize_pd_gains:
+    """Draw the stiffness and damping of position actuators anew from their defaults.
+
+    Damping is drawn where the model has it: in the actuator, or, where that has none, in the joint that it drives.
+
+    Params:
+        kp_range, kd_range: low and high; factors for "scale", else N m/rad and N m s/rad. None leaves the gain.
+        operation: "scale", "add" or "abs".
+        asset_cfg: the entity and its actuators.
+        distribution: "uniform" or "log_uniform".
+    """
+
+    def __init__(self, cfg: Any, env: Env, path: str) -> None:
+        params = cfg.params
+        asset_cfg = params.get("asset_cfg", SceneEntityCfg())
+        index = env.scene[asset_cfg.name].index
+        chosen = index.find("actuator", asset_cfg.actuator_names or ".*")
+        wrong = [index.actuator_names[a] for a in chosen if index.actuator_kind[a] != "position"]
+        if wrong:
+            raise TickgraphError(f"{path}: {wrong[0]!r} is not a position actuator; choose others by actuator_names")
+        operation, distribution = params.get("operation", "scale"), params.get("distribution", "uniform")
+        self._draws: list[_Draw] = []
+
+        def add(field: str, ids: list[int], axes: list[int] | None, key: str, sign: list[float] | None) -> None:
+            if ids and params.get(key) is not None:
+                draw = key.removesuffix("_range")
+                self._draws.append(
+                    _Draw(env, path, field, ids, axes, params[key], operation, distribution, sign=sign, draw=draw)
+                )
+
+        # MuJoCo has a position actuator's stiffness twice: as gain, and with the opposite sign as bias. Both draw "kp".
+        own = [a for a in chosen if index.actuator_kd[a] > 0.0]
+        passive = [a for a in chosen if index.actuator_kd[a] <= 0.0 and index.actuator_joint[a] >= 0]
+        add("actuator_gainprm", [int(index.actuator_ids[a]) for a in chosen], [0], "kp_range", [1.0])
+        add("actuator_biasprm", [int(index.actuator_ids[a]) for a in chosen], [1], "kp_range", [-1.0])
+        add("actuator_biasprm", [int(index.actuator_ids[a]) for a in own], [2], "kd_range", [-1.0])
+        add("dof_damping", [int(index.dof_adr[index.actuator_joint[a]]) for a in passive], None, "kd_range", None)
+        if not self._draws:
+            raise TickgraphError(f"{path}: neither kp_range nor kd_range is given; give at least one")
+
+    def __call__(
+        self,
+        env: Env,
+        mask: Tensor,
+        kp_range: Range | None = None,
+        kd_range: Range | None = None,
+        operation: str = "scale",
+        asset_cfg: SceneEntity = ROBOT,
+        distribution: str = "uniform",
+    ) -> None:
+        for draw in self._draws:
+            draw(mask)
+
+
+class randomize_effort_limits:
+    """Scale the force limits of actuators, from their defaults; both ends of a limit by one factor.
+
+    Params:
+        ranges: low and high of the factor.
+        asset_cfg: the entity and its actuators.
+    """
+
+    def __init__(self, cfg: Any, env: Env, path: str) -> None:
+        asset_cfg = cfg.params.get("asset_cfg", SceneEntityCfg())
+        ids = _rows(env, path, "actuator_forcerange", asset_cfg)
+        self._draw = _Draw(
+            env, path, "actuator_forcerange", ids, [0, 1], cfg.params["ranges"], "scale", "uniform", sign=[1.0, 1.0]
+        )
+
+    def __call__(self, env: Env, mask: Tensor, ranges: Range, asset_cfg: SceneEntity = ROBOT) -> None:
+        self._draw(mask)
+
+
+def _check(path: str, ranges: Range, operation: str, distribution: str) -> None:
+    if operation not in OPERATIONS:
+        hint = nearby(operation, OPERATIONS) or f"choose one of {', '.join(OPERATIONS)}"
+        raise TickgraphError(f"{path}: operation {operation!r} is unknown; {hint}")
+    if distribution not in DISTRIBUTIONS:
+        hint = nearby(distribution, DISTRIBUTIONS) or f"choose one of {', '.join(DISTRIBUTIONS)}"
+        raise TickgraphError(f"{path}: distribution {distribution!r} is unknown; {hint}")
+    if len(ranges) != 2 or ranges[0] > ranges[1] or (distribution == "log_uniform" and ranges[0] <= 0.0):
+        need = "0 < low <= high" if distribution == "log_uniform" else "low <= high"
+        raise TickgraphError(f"{path}: ranges are {tuple(ranges)}, expected (low, high) with {need}")
+
+
+def _rows(env: Env, path: str, field: str, asset_cfg: SceneEntityCfg) -> list[int]:
+    """Return the rows of a model field that belong to the selected parts of an entity."""
+    prefix = field.split("_")[0]
+    if prefix not in _OWNERS:
+        raise TickgraphError(
+            f"{path}: field {field!r} belongs to no part of an entity; expected a name that begins with one of "
+            f"{', '.join(f'{owner}_' for owner in _OWNERS)}"
+        )
+    part, ids = _OWNERS[prefix]
+    index = env.scene[asset_cfg.name].index
+    found = index.find(part, getattr(asset_cfg, f"{part}_names") or ".*")
+    return [int(getattr(index, ids)[i]) for i in found]

@@ -1,0 +1,135 @@
+"""Unitree Go2 trots on flat ground at a commanded velocity; the figures of the task are those of public Go2 tasks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tickgraph import mdp
+from tickgraph.env.config import (
+    EnvCfg,
+    EventTermCfg,
+    MetricTermCfg,
+    ObservationGroupCfg,
+    ObservationTermCfg,
+    Params,
+    RewardTermCfg,
+    SceneEntityCfg,
+    TerminationTermCfg,
+)
+from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.robots.go2 import FOOT_GEOMS, FOOT_SITES, LEGS, go2_robot
+from tickgraph.run.config import Task, TrainCfg
+from tickgraph.sim.scene import SceneCfg, SensorCfg
+from tickgraph.tasks.velocity_figures import walking_evaluation
+
+FOOT_CONTACTS = {leg: f"{leg}_foot_contact" for leg in LEGS}
+
+
+def go2_walk_flat() -> Task:
+    """Return the task: 20 s episodes at 50 Hz, observations 49 (actor) and 52 (critic), 12 actions."""
+    contacts = tuple(FOOT_CONTACTS.values())
+    scene = SceneCfg(
+        entities={"robot": go2_robot()},
+        sensors=tuple(
+            SensorCfg(sensor, "contact", geom, objtype="geom", ref="terrain")
+            for sensor, geom in zip(contacts, FOOT_GEOMS, strict=True)
+        ),
+        timestep=0.01,
+    )
+    actor, critic = _observed(), _observed()
+    critic["base_lin_vel"] = ObservationTermCfg(mdp.base_lin_vel)
+    rewards = {
+        "tracking_lin_vel": RewardTermCfg(mdp.track_linear_velocity, 1.0, _twist(std=math.sqrt(0.5))),
+        "tracking_ang_vel": RewardTermCfg(mdp.track_angular_velocity, 0.2, _twist(std=math.sqrt(0.5))),
+        "lin_vel_z": RewardTermCfg(mdp.lin_vel_z_l2, -5.0),
+        "ang_vel_xy": RewardTermCfg(mdp.ang_vel_xy_l2, -0.1),
+        "base_height": RewardTermCfg(mdp.base_height_l2, -100.0, {"target_height": 0.3}),
+        "action_rate": RewardTermCfg(mdp.action_rate_l2, -0.005),
+        "similar_to_default": RewardTermCfg(mdp.joint_deviation_l1, -0.1),
+        "contact": RewardTermCfg(
+            mdp.gait_contact,
+            0.24,
+            _gait(stance_fraction=0.6, sensor_names=contacts, force_threshold=0.1),
+        ),
+        "swing_feet_z": RewardTermCfg(
+            mdp.swing_foot_height,
+            4.0,
+            _gait(target_height=0.1, sigma=0.01, stance_fraction=0.6, asset_cfg=_feet()),
+        ),
+    }
+    half = (-0.5, 0.5)
+    env = EnvCfg(
+        scene=scene,
+        decimation=2,
+        episode_length_s=20.0,
+        num_envs=256,
+        observations={"actor": ObservationGroupCfg(actor), "critic": ObservationGroupCfg(critic)},
+        actions={"joint_pos": mdp.JointPositionActionCfg(scale=0.4)},
+        commands={
+            # Drawn once an episode.
+            "twist": mdp.UniformVelocityCommandCfg(
+                ranges=mdp.VelocityRanges(lin_vel_x=(-0.6, 1.0), lin_vel_y=(-0.4, 0.4), ang_vel_z=(-0.8, 0.8)),
+            ),
+            # A trot: FL with RR, FR with RL half a period apart.
+            "gait": mdp.GaitPhaseCfg(frequency=2.0, offsets=(0.0, math.pi, math.pi, 0.0)),
+        },
+        rewards=rewards,
+        terminations={
+            "time_out": TerminationTermCfg(mdp.time_out),
+            "bad_orientation": TerminationTermCfg(mdp.bad_orientation, {"limit_angle": math.radians(60.0)}),
+        },
+        events={
+            "root_state": EventTermCfg(
+                mdp.reset_root_state_uniform,
+                "reset",
+                {
+                    "pose_range": {"x": half, "y": half, "yaw": (-math.pi, math.pi)},
+                    "velocity_range": {axis: half for axis in ("x", "y", "z", "roll", "pitch", "yaw")},
+                },
+            ),
+            "pd_gains": EventTermCfg(
+                mdp.randomize_pd_gains,
+                "reset",
+                {"kp_range": (31.5, 38.5), "kd_range": (0.45, 0.55), "operation": "abs"},
+            ),
+        },
+        metrics={
+            "lin_vel_error": MetricTermCfg(mdp.lin_vel_error, _twist()),
+            "yaw_rate_error": MetricTermCfg(mdp.yaw_rate_error, _twist()),
+        },
+    )
+    # Sized for a laptop's CPU: some 5 million env steps, as public off-policy Go2 trainings use.
+    train = TrainCfg(
+        algo=FlashSacCfg(actor_width=64, critic_width=96, batch_size=512, gamma=0.97, tau=0.05),
+        iterations=20_000,
+        updates_per_iteration=1,
+        learning_starts=200,
+        replay_slots=2048,
+        checkpoint_interval=5000,
+    )
+    return Task(env=env, train=train, evaluation=walking_evaluation(FOOT_CONTACTS, randomized=("pd_gains",)))
+
+
+def _observed() -> dict[str, ObservationTermCfg]:
+    return {
+        "base_ang_vel": ObservationTermCfg(mdp.base_ang_vel),
+        "projected_gravity": ObservationTermCfg(mdp.projected_gravity),
+        "joint_pos": ObservationTermCfg(mdp.joint_pos_rel),
+        "joint_vel": ObservationTermCfg(mdp.joint_vel_rel),
+        "last_action": ObservationTermCfg(mdp.last_action),
+        "command": ObservationTermCfg(mdp.generated_commands, _twist()),
+        "gait_phase": ObservationTermCfg(mdp.gait_cycle, _gait()),
+    }
+
+
+def _twist(**more: Any) -> Params:
+    return {"command_name": "twist", **more}
+
+
+def _gait(**more: Any) -> Params:
+    return {"command_name": "gait", **more}
+
+
+def _feet() -> SceneEntityCfg:
+    return SceneEntityCfg("robot", site_names=FOOT_SITES, preserve_order=True)
