@@ -191,7 +191,9 @@ def _read_about(path: Path) -> dict[str, Any]:
 def _flatten(state: State, prefix: str, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
     for key, value in state.items():
         if _SEPARATOR in key:
-            raise TickgraphError(f"state {prefix + key!r} has {_SEPARATOR!r} in its name, which a checkpoint cannot hold")
+            raise TickgraphError(
+                f"state {prefix + key!r} has {_SEPARATOR!r} in its name, which a checkpoint cannot hold"
+            )
         if isinstance(value, Mapping) and not value:
             values[prefix + key] = {}
         elif isinstance(value, Tensor):

@@ -50,23 +50,25 @@ class TrainCfg:
     seed: int = 0
     """Seed of every random draw."""
     device: str = "auto"
-    """cpu, cuda, or auto: the GPU if there is one that this version can train on."""
+    """cpu, cuda, or auto: what the backend runs on."""
     backend: str = "mujoco"
     """Physics backend."""
     execution: str = "auto"
     """eager, compile, graph, or auto: the fastest that can be had."""
     physics_threads: int | None = None
     """Threads of the physics; by default the processors that the process may use."""
-    torch_threads: int | None = None
-    """Threads of torch's own operations; by default those measured to be fastest when the run starts."""
+    tick_threads: int = 1
+    """Threads of torch in a tick. More gain little on its small tensors, and take cores from the physics."""
+    update_threads: int | None = None
+    """Threads of torch in an update; by default the processors that the process may use."""
 
     def __post_init__(self) -> None:
         for name in (
             *("ticks_per_iteration", "updates_per_iteration", "iterations", "replay_slots", "log_interval"),
-            *("checkpoint_interval", "keep_checkpoints"),
+            *("checkpoint_interval", "keep_checkpoints", "tick_threads"),
         ):
             self._at_least(name, 1)
-        for name in ("num_envs", "lr_iterations", "physics_threads", "torch_threads"):
+        for name in ("num_envs", "lr_iterations", "physics_threads", "update_threads"):
             if getattr(self, name) is not None:
                 self._at_least(name, 1)
         self._at_least("learning_starts", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from itertools import count
@@ -155,6 +156,16 @@ def lock(run: RunFolder) -> int:
     for folder in (run.path, run.checkpoints, run.videos, run.plots):
         remove_leftovers(folder)
     return descriptor
+
+
+def discard(run: RunFolder) -> None:
+    """Delete a folder that this process made and in which nothing ran, and its parents where they are empty."""
+    shutil.rmtree(run.path, ignore_errors=True)
+    for parent in run.path.parents[:2]:
+        try:
+            parent.rmdir()
+        except OSError:
+            return  # other runs live there
 
 
 def _task_part(task: str) -> str:

@@ -154,4 +154,10 @@ def warn(text: str) -> None:
 def one_line(error: BaseException) -> str:
     """Return an error as one line: its own text for the user's errors, with its type for others."""
     text = " ".join(str(error).split())
-    return text if isinstance(error, TickgraphError) else f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return (
+        text
+        if isinstance(error, TickgraphError)
+        else f"{type(error).__name__}: {text}"
+        if text
+        else type(error).__name__
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,14 @@ def plot_learning_curve(run: RunFolder, title: str) -> Path:
         raise TickgraphError(f"{run.metrics} has no rows yet; train a little longer")
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     for axes, (name, x, y) in zip(figure.subplots(2, 2).flat, curves, strict=True):
         axes.plot(x, y, linewidth=1.2, marker="." if len(x) < 30 else "")
         axes.set(xlabel="env steps", ylabel=name)
         axes.grid(alpha=0.3)
     run.plots.mkdir(exist_ok=True)
     path = run.plots / "learning_curve.png"
-    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do
+        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
     return path

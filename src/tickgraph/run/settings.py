@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.run.arguments import split
 from tickgraph.run.config import Task
 from tickgraph.run.files import write_atomically
 
@@ -66,7 +67,7 @@ def apply_overrides(task: Task, arguments: Sequence[str]) -> list[str]:
     """
     known = {_normal(setting.path): setting for setting in settings(task)}
     changed = []
-    for option, values in _split(arguments):
+    for option, values in split(arguments):
         path = _normal(option[2:])
         setting = known.get(path)
         parent, _, leaf = path.rpartition(".")
@@ -261,20 +262,6 @@ def _type_name(kind: Any) -> str:
     return ", ".join(map(_type_name, arguments))
 
 
-def _split(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Group words into (option, values); a value may begin with one dash, as negative numbers do."""
-    groups: list[tuple[str, list[str]]] = []
-    for word in arguments:
-        if word.startswith("--") and len(word) > 2:
-            option, equals, value = word.partition("=")
-            groups.append((option, [value] if equals else []))
-        elif groups:
-            groups[-1][1].append(word)
-        else:
-            raise TickgraphError(f"{word!r} stands where an option was expected; options begin with --")
-    return iter(groups)
-
-
 def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> str:
     if path.split(".")[0] not in ROOTS:
         shorthand = [f"--{name}" for name in known if name.rsplit(".", 1)[-1] == path.rsplit(".", 1)[-1]]
@@ -283,7 +270,9 @@ def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> s
     place: Any = task
     walked: list[str] = []
     for part in path.split("."):
-        children = place if isinstance(place, dict) else {f.name: getattr(place, f.name) for f in dataclasses.fields(place)}
+        children = (
+            place if isinstance(place, dict) else {f.name: getattr(place, f.name) for f in dataclasses.fields(place)}
+        )
         names = {_normal(name): child for name, child in children.items()}
         if part not in names:
             hint = nearby(part, names) or f"it has {', '.join(names) or 'nothing'}"

@@ -59,7 +59,9 @@ def register(name: str, factory: str, description: str = "", source: str = "regi
     if ":" not in factory:
         raise TickgraphError(f"task {name!r}: the factory is {factory!r}; give it as 'module:function'")
     if name in _REGISTERED:
-        raise TickgraphError(f"task {name!r} is registered already, as {_REGISTERED[name].factory}; choose another name")
+        raise TickgraphError(
+            f"task {name!r} is registered already, as {_REGISTERED[name].factory}; choose another name"
+        )
     _REGISTERED[name] = TaskEntry(name, factory, description, source)
 
 
@@ -106,17 +108,23 @@ def resolve(reference: str) -> TaskEntry:
         return known[reference]
     path, _, function = reference.rpartition(":")
     if reference.endswith(".py"):
-        raise TickgraphError(f"{reference!r} lacks its factory; give it as {reference}:FUNCTION{_choices(Path(reference))}")
+        raise TickgraphError(
+            f"{reference!r} lacks its factory; give it as {reference}:FUNCTION{_choices(Path(reference))}"
+        )
     if path.endswith(".py"):
         file = Path(path).expanduser()
         if not file.is_file():
             raise TickgraphError(f"there is no task file {path!r} (looked in {Path.cwd()})")
         if not function.isidentifier():
-            raise TickgraphError(f"{function!r} is no function's name; give the task as {path}:FUNCTION{_choices(file)}")
+            raise TickgraphError(
+                f"{function!r} is no function's name; give the task as {path}:FUNCTION{_choices(file)}"
+            )
         file = file.resolve()
         return TaskEntry(f"{file.stem}.{function}", f"{file}:{function}", f"from {path}", "file")
     hint = nearby(reference, known) or "see `tickgraph list`"
-    raise TickgraphError(f"there is no task {reference!r}; {hint}; a task of your own is given as path/to/task.py:FUNCTION")
+    raise TickgraphError(
+        f"there is no task {reference!r}; {hint}; a task of your own is given as path/to/task.py:FUNCTION"
+    )
 
 
 def load(reference: str) -> Task:
@@ -157,7 +165,9 @@ def _as_task(made: object, entry: TaskEntry) -> Task:
 
     task = Task(env=made) if isinstance(made, EnvCfg) else made
     if not isinstance(task, Task):
-        raise TickgraphError(f"task {entry.name!r}: its factory returned {type(made).__name__}; return a Task or an EnvCfg")
+        raise TickgraphError(
+            f"task {entry.name!r}: its factory returned {type(made).__name__}; return a Task or an EnvCfg"
+        )
     task.name, task.reference = entry.name, entry.reference
     return task
 

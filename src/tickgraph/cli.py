@@ -1,0 +1,444 @@
+"""The command line: `tickgraph list | describe | check | train | eval | play | plot | bench | doctor`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.run.arguments import Command, Option, Parsed, parse, table, usage
+from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
+
+if TYPE_CHECKING:
+    from tickgraph.run.config import Task
+    from tickgraph.run.folder import RunFolder
+
+EXIT_FAILED, EXIT_USER_ERROR = 1, 2
+GL_VALUES = (
+    "egl",
+    "osmesa",
+    "glfw",
+    "glx",
+    "cgl",
+    "wgl",
+    "enable",
+    "on",
+    "1",
+    "true",
+    "disable",
+    "disabled",
+    "off",
+    "0",
+)
+
+JSON = Option("json", "FILE", "also write the result to FILE as JSON")
+DEBUG = Option("debug", "", "show a traceback when something fails")
+RUNS = Option("runs", "FOLDER", "where runs are kept (default: runs)")
+NUM_ENVS = Option("num-envs", "N", "worlds", "train.num_envs")
+DEVICE = Option("device", "NAME", "cpu, cuda or auto", "train.device")
+BACKEND = Option("backend", "NAME", "physics backend (default: mujoco)", "train.backend")
+SEED = Option("seed", "N", "seed of every random draw", "train.seed")
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command("list", "", "show the tasks", "Show every task that has a name.", (JSON, DEBUG)),
+        Command(
+            "describe",
+            "TASK",
+            "show a task's spaces, terms and memory",
+            "Show what a task observes, rewards and ends by, and every tensor it keeps, with its bytes.",
+            (NUM_ENVS, BACKEND, JSON, DEBUG),
+            overrides=True,
+        ),
+        Command(
+            "check",
+            "TASK",
+            "find what would keep a task from being compiled or captured",
+            "Judge every term of a task in seconds, with no GPU and no compiler: each one that is not static is named\n"
+            "with its file and line. Exit code 2 when there is one.",
+            (BACKEND, JSON, DEBUG),
+            overrides=True,
+        ),
+        Command(
+            "train",
+            "TASK",
+            "train a policy",
+            """\
+Train TASK: a name from `tickgraph list`, or path/to/task.py:FUNCTION for a task of your own.
+Everything is written into a new folder, runs/TASK/TIME: log, checkpoints, evaluation, video, learning curve.
+
+Any value of the task can be changed, each with its type checked: `tickgraph train TASK --help` lists them all.
+  tickgraph train cartpole_swingup --seed 3 --env.rewards.upright.weight 2 --train.algo.gamma 0.98
+
+Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-C ends at once. Go on with --resume.""",
+            (
+                SEED,
+                Option("iterations", "N", "iterations of the whole run", "train.iterations"),
+                NUM_ENVS,
+                Option("time-budget", "SECONDS", "end after this time, as completed", "train.time_budget_s"),
+                DEVICE,
+                BACKEND,
+                Option("execution", "MODE", "auto, eager, compile or graph", "train.execution"),
+                Option("no-video", "", "make no video at the end", "train.video", "False"),
+                Option("run-name", "NAME", "name of the run's folder (default: the time)"),
+                RUNS,
+                Option("resume", "RUN", "go on with this run from its newest checkpoint; TASK may be left out"),
+                Option("stop-after", "N", "stop after N iterations; the schedule stays that of --iterations"),
+                Option("json", "FILE", "also write the run's summary to FILE"),
+                DEBUG,
+            ),
+            overrides=True,
+            subject_optional=True,
+        ),
+        Command(
+            "eval",
+            "RUN",
+            "judge a trained policy",
+            "Play the newest checkpoint of a run deterministically, and report survival, return and the task's own\n"
+            "figures: the ones that stand in run_summary.json.",
+            (
+                Option("episodes", "N", "episodes, all played at once", "evaluation.episodes"),
+                DEVICE,
+                RUNS,
+                JSON,
+                DEBUG,
+            ),
+        ),
+        Command(
+            "play",
+            "RUN",
+            "film a trained policy",
+            "Play the newest checkpoint of a run and write an mp4; needs no display.",
+            (
+                Option("video", "FILE", "the mp4 to write"),
+                Option("seconds", "S", "length of the film", "video.seconds"),
+                DEVICE,
+                RUNS,
+                DEBUG,
+            ),
+        ),
+        Command(
+            "plot",
+            "RUN",
+            "draw a run's learning curve",
+            "Draw plots/learning_curve.png from metrics.jsonl.",
+            (RUNS, DEBUG),
+        ),
+        Command("doctor", "", "show what this machine can do and why not", "Look at this machine.", (JSON, DEBUG)),
+    )
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 a fault of ours, 2 yours to mend, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    training = words[:1] == ["train"] and not {"-h", "--help"} & set(words)
+    interrupts = Interrupts().install() if training else None
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # names in any script print under any locale, escaped if need be
+            stream.reconfigure(errors="backslashreplace")
+    # OpenMP threads that spin while they wait would take a core from the physics; it is read when torch loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        code = _dispatch(words, interrupts)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: there is nobody to tell
+        return 0
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if "--debug" in words:
+            raise
+        expected = isinstance(error, TickgraphError)
+        text = " ".join(str(error).split())
+        hint = "" if expected else f"{type(error).__name__}: "
+        tail = "" if expected else " (a fault of tickgraph or of the task's code; --debug shows where)"
+        print(f"tickgraph: {hint}{text}{tail}", file=sys.stderr)
+        return EXIT_USER_ERROR if expected else EXIT_FAILED
+
+
+def _dispatch(words: list[str], interrupts: Interrupts | None) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    name, rest = words[0], words[1:]
+    if name == "--version":
+        from tickgraph import __version__
+
+        print(f"tickgraph {__version__}")
+        return 0
+    if name == "bench":
+        return _bench(rest)
+    command = COMMANDS.get(name)
+    if command is None:
+        hint = nearby(name, [*COMMANDS, "bench"]) or "see `tickgraph --help`"
+        raise TickgraphError(f"there is no command {name!r}; {hint}")
+    parsed = parse(command, rest)
+    if parsed.help and not (parsed.subject and command.overrides):
+        print(usage(command))
+        return 0
+    if name == "train":
+        if parsed.help:
+            return _train_help(command, parsed)
+        assert interrupts is not None
+        return _train(parsed, interrupts)
+    if parsed.help:
+        return _train_help(command, parsed)
+    run: Callable[[Parsed], int] = {
+        "list": _list,
+        "describe": _describe,
+        "check": _check,
+        "eval": _eval,
+        "play": _play,
+        "plot": _plot,
+        "doctor": _doctor,
+    }[name]
+    return run(parsed)
+
+
+def _overview() -> str:
+    rows = [(command.name, command.subject, command.summary) for command in COMMANDS.values()]
+    rows.insert(-1, ("bench", "NAME TASK", "measure speed, with the physics alone as yardstick"))
+    return "\n".join(
+        [
+            "usage: tickgraph COMMAND ...",
+            "",
+            "Train robots: tasks in plain PyTorch, compiled on a laptop's CPU, the same on a GPU.",
+            "",
+            "commands:",
+            *table(rows),
+            "",
+            "first steps:",
+            "  tickgraph doctor                    what this machine can do",
+            "  tickgraph train cartpole_swingup    a few minutes; prints where everything is",
+            "  tickgraph COMMAND --help            what a command takes",
+        ]
+    )
+
+
+def _list(parsed: Parsed) -> int:
+    from tickgraph.tasks import registry
+
+    entries = registry.entries()
+    _write_result(
+        parsed, {"tasks": [{"name": e.name, "description": e.description, "source": e.source} for e in entries]}
+    )
+    print("\n".join(table(((e.name, e.description) for e in entries), indent="")))
+    return 0
+
+
+def _load(parsed: Parsed) -> Task:
+    from tickgraph.tasks import registry
+
+    task = registry.load(str(parsed.subject))
+    from tickgraph.run.settings import apply_overrides
+
+    apply_overrides(task, parsed.overrides)
+    return task
+
+
+def _describe(parsed: Parsed) -> int:
+    from tickgraph.run.describe import describe, lines
+
+    value = describe(_load(parsed))
+    _write_result(parsed, value)
+    print("\n".join(lines(value)))
+    return 0
+
+
+def _check(parsed: Parsed) -> int:
+    from dataclasses import asdict
+
+    task = _load(parsed)
+    from tickgraph.env.env import Env
+
+    blockers = Env(task.env, task.num_envs, "meta", task.train.backend, "eager").blockers()
+    _write_result(parsed, {"task": task.name, "blockers": [asdict(blocker) for blocker in blockers]})
+    for blocker in blockers:
+        print(blocker)
+    print(f"{task.name}: {len(blockers) or 'no'} blocker{'' if len(blockers) == 1 else 's'}")
+    return EXIT_USER_ERROR if blockers else 0
+
+
+def _train(parsed: Parsed, interrupts: Interrupts) -> int:
+    from tickgraph.run import folder, manifest
+    from tickgraph.tasks import registry
+
+    _check_gl()
+    stop_after, resumed = parsed.whole("stop-after"), parsed.get("resume")
+    root = Path(parsed.get("runs") or "runs")
+    if resumed is None:
+        if parsed.subject is None:
+            raise TickgraphError("`tickgraph train` needs TASK, or --resume RUN; see `tickgraph train --help`")
+        entry = registry.resolve(parsed.subject)
+        run = folder.create(root, entry.name, parsed.get("run-name"))
+    else:
+        if parsed.get("run-name") is not None:
+            raise TickgraphError("--run-name names a new run, --resume goes on with an old one; give one of them")
+        run = folder.find(resumed, root)
+
+    place: Any = SimpleNamespace(facts=lambda: {"status": "interrupted", "reason": "during start-up"})
+
+    def interrupted(signal: str) -> None:
+        facts = place.facts()
+        facts |= {"status": "interrupted", "reason": facts.get("reason") or f"{signal} outside the training loop"}
+        manifest.write_summary(run, **facts)
+        print(f"\ninterrupted by {signal}; the run is in {run.path}", flush=True)
+
+    assert interrupts is not None
+    interrupts.at_exit = interrupted
+    try:
+        task, resume = _prepare(parsed, run)
+        from tickgraph.run.session import run_training
+        from tickgraph.run.trainer import Ending
+
+        place = Ending()
+        code = run_training(task, run, interrupts, place, resume, stop_after)
+    except TickgraphError:
+        if resumed is None and not run.manifest.exists():  # nothing ran: a folder that only holds an error helps nobody
+            folder.discard(run)
+        raise
+    if parsed.get("json") is not None and run.summary.exists():
+        _write_result(parsed, manifest.read_summary(run))
+    return code
+
+
+def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
+    """Return the task with all its settings, and whether it goes on with a run."""
+    if parsed.get("resume") is None:
+        return _load(parsed), False
+    from tickgraph.run.session import prepare_resume
+
+    task = _task_of(run)
+    if parsed.subject is not None:
+        from tickgraph.tasks import registry
+
+        given = registry.resolve(parsed.subject).name
+        if given != task.name:
+            raise TickgraphError(f"{run.path} is a run of {task.name!r}, not of {given!r}; leave the task out")
+    for line in prepare_resume(task, parsed.overrides):
+        print(line)
+    return task, True
+
+
+def _task_of(run: RunFolder) -> Task:
+    """Rebuild a run's task from its config.yaml."""
+    from tickgraph.run.settings import fit, read_config
+    from tickgraph.tasks import registry
+
+    config = read_config(run.config)
+    task = registry.load(str(config["reference"]))
+    fit(task, config, run.config)
+    return task
+
+
+def _find(parsed: Parsed) -> RunFolder:
+    from tickgraph.run import folder
+
+    return folder.find(str(parsed.subject), Path(parsed.get("runs") or "runs"))
+
+
+def _eval(parsed: Parsed) -> int:
+    run = _find(parsed)
+    from tickgraph.run.session import evaluate_run, figures_table
+    from tickgraph.run.settings import apply_overrides
+    from tickgraph.run.trainer import resolve_device
+
+    task = _task_of(run)
+    apply_overrides(task, parsed.overrides)
+    figures, iteration = evaluate_run(task, run, resolve_device(task.train.device))
+    value = {"task": task.name, "run": str(run.path), "iteration": iteration, "evaluation": figures}
+    _write_result(parsed, value)
+    print(f"{task.name}, {run.path}, iteration {iteration}")
+    print("\n".join(figures_table({"trained": figures})))
+    return 0
+
+
+def _play(parsed: Parsed) -> int:
+    target = parsed.get("video")
+    if target is None:
+        raise TickgraphError("`tickgraph play` needs --video FILE, the mp4 to write")
+    _check_gl()
+    run = _find(parsed)
+    from tickgraph.run.session import newest_policy
+    from tickgraph.run.settings import apply_overrides
+    from tickgraph.run.trainer import resolve_device
+    from tickgraph.run.video import record_video
+
+    task = _task_of(run)
+    apply_overrides(task, parsed.overrides)
+    policy, iteration = newest_policy(task, run)
+    print(f"{record_video(task, Path(target), policy, resolve_device(task.train.device))}: iteration {iteration}")
+    return 0
+
+
+def _plot(parsed: Parsed) -> int:
+    from tickgraph.run.plot import plot_learning_curve
+
+    run = _find(parsed)
+    print(plot_learning_curve(run, str(run.path)))
+    return 0
+
+
+def _doctor(parsed: Parsed) -> int:
+    from tickgraph.run.doctor import examine, report
+
+    findings = examine()
+    _write_result(parsed, report(findings))
+    print("\n".join(table((("yes" if f.ok else "no", f.what, f"{f.found}: {f.means}") for f in findings), indent="")))
+    return 0
+
+
+def _bench(words: list[str]) -> int:
+    import importlib
+    import pkgutil
+
+    from tickgraph import bench
+
+    names = [module.name for module in pkgutil.iter_modules(bench.__path__) if not module.name.startswith("_")]
+    if not words or words[0] in ("-h", "--help"):
+        print(f"usage: tickgraph bench NAME TASK [options]\n\nbenchmarks: {', '.join(names)}")
+        return 0
+    module = importlib.import_module(f"tickgraph.bench.{words[0]}") if words[0] in names else None
+    if module is None or not hasattr(module, "main"):
+        raise TickgraphError(
+            f"there is no benchmark {words[0]!r}; {nearby(words[0], names) or 'see `tickgraph bench --help`'}"
+        )
+    return int(module.main(words[1:]) or 0)
+
+
+def _train_help(command: Command, parsed: Parsed) -> int:
+    """Print a command's help with every value of the task that can be changed."""
+    from tickgraph.run.settings import settings
+
+    task = _load(Parsed(parsed.subject))
+    print(usage(command))
+    print(f"\nvalues of {task.name} that can be changed (its own in brackets):")
+    print("\n".join(table((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.value}]") for s in settings(task))))
+    return 0
+
+
+def _check_gl() -> None:
+    """Refuse a MUJOCO_GL that MuJoCo would die of when it is imported."""
+    value = os.environ.get("MUJOCO_GL", "")
+    if value and value.lower() not in (*GL_VALUES, "false", "no"):
+        hint = nearby(value, GL_VALUES) or "use egl, osmesa, glfw or disabled, or leave it unset"
+        raise TickgraphError(f"MUJOCO_GL is {value!r}, which MuJoCo does not know; {hint}")
+
+
+def _write_result(parsed: Parsed, value: dict[str, Any]) -> None:
+    """Write a command's result where --json says, with machine, versions and commit."""
+    target = parsed.get("json")
+    if target is None:
+        return
+    from tickgraph.run.files import write_json
+    from tickgraph.run.manifest import result_header
+
+    write_json(Path(target), {**result_header(), **value})

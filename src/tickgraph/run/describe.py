@@ -1,0 +1,69 @@
+"""What a task consists of, as plain data and as lines: spaces, terms with weights, and every tensor with its bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tickgraph.core.arena import Arena
+from tickgraph.env.env import Env
+from tickgraph.learn.explore import Explorer
+from tickgraph.learn.flashsac import FlashSac
+from tickgraph.learn.replay import Ring
+from tickgraph.run.arguments import table
+from tickgraph.run.config import Task
+
+
+def describe(task: Task) -> dict[str, Any]:
+    """Return what `tickgraph describe` shows; shapes alone are built, no memory is taken.
+
+    Keys: those of `Env.describe`, and `learner`: the learner's and the replay's tensors, with `learner_bytes`.
+    """
+    train, n = task.train, task.num_envs
+    env = Env(task.env, n, "meta", train.backend, "eager")
+    arena = Arena("meta")
+    dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
+    learner = FlashSac(train.algo, dims, actions, n, arena, train.seed, total_updates=1)
+    Ring(arena, train.replay_slots, n, dims, actions, train.algo.n_step, normalizer=learner.normalizer)
+    Explorer(learner, n, train.seed)
+    value = {"task": task.name, **env.describe(), "learner": arena.table(), "learner_bytes": arena.nbytes()}
+    env.close()
+    return value
+
+
+def lines(value: dict[str, Any]) -> list[str]:
+    """Return a description as lines for a terminal."""
+    rate = 1.0 / value["step_dt"]
+    result = [
+        f"{value['task']}: {value['num_envs']} worlds, control step {value['step_dt']:g} s ({rate:g} Hz), "
+        f"physics step {value['physics_dt']:g} s, episodes of {value['max_episode_length']} steps",
+        "",
+        "observations: " + ", ".join(f"{group} {dim}" for group, dim in value["observations"].items()),
+        f"actions: {value['actions']}",
+    ]
+    for manager, terms in value["terms"].items():
+        if terms:
+            result += ["", f"{manager}:", *table(_term_row(term) for term in terms)]
+    for name, tensors, total in (
+        ("environment", value["arena"], value["arena_bytes"]),
+        ("learner and replay", value["learner"], value["learner_bytes"]),
+    ):
+        rows = [
+            (t["name"], "x".join(map(str, t["shape"])) or "1", t["dtype"], size(t["bytes"]), t["why"]) for t in tensors
+        ]
+        result += ["", f"memory of the {name}: {size(total)}", *table(rows)]
+    return result
+
+
+def size(count: int) -> str:
+    """Return bytes as people read them."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"
+
+
+def _term_row(term: Any) -> tuple[str, ...]:
+    if not isinstance(term, dict):
+        return (str(term),)
+    head = str(term.get("name", ""))
+    return (head, ", ".join(f"{key} {value}" for key, value in term.items() if key != "name"))

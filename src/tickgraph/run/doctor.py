@@ -1,0 +1,111 @@
+"""What this machine can do and why not: one finding a line, each with what it means."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.run.manifest import machine, result_header, versions
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; ``ok`` is False where something that tickgraph could use is missing."""
+
+    what: str
+    ok: bool
+    found: str
+    means: str
+
+
+def examine() -> list[Finding]:
+    """Look at processors, packages, compiler, GPU, rendering and disk."""
+    return [*_processors(), _physics(), *_torch(), _compiler(), _gpu(), _rendering(), _disk()]
+
+
+def report(findings: list[Finding]) -> dict[str, Any]:
+    """Return the findings as plain data, with machine and versions."""
+    return {**result_header(), "findings": [asdict(finding) for finding in findings]}
+
+
+def _processors() -> list[Finding]:
+    facts = machine()
+    cores, memory = facts["cores"], (facts["memory_bytes"] or 0) / 2**30
+    means = "physics uses all of them, torch one in a tick and all in an update"
+    if cores != facts["cores_of_machine"]:
+        means += f"; the machine has {facts['cores_of_machine']}, this process may use {cores}"
+    return [
+        Finding("processors", True, f"{cores} x {facts['processor']}", means),
+        Finding(
+            "memory", memory >= 4, f"{memory:.1f} GiB", "the replay is the largest part; train.replay_slots sets it"
+        ),
+    ]
+
+
+def _physics() -> Finding:
+    try:
+        from tickgraph.sim.backend import backends
+    except ImportError as error:
+        return Finding("physics", False, str(error), "nothing can be simulated; install mujoco-core")
+    version = versions().get("mujoco-core") or versions().get("mujoco") or "unknown"
+    return Finding("physics", True, f"MuJoCo {version}", f"backends: {', '.join(backends())}")
+
+
+def _torch() -> list[Finding]:
+    import torch
+
+    policy = os.environ.get("OMP_WAIT_POLICY", "unset")
+    return [
+        Finding(
+            "torch", True, f"{torch.__version__} on Python {platform.python_version()}", "networks and task terms run"
+        ),
+        Finding(
+            "OpenMP waiting",
+            policy.lower() == "passive",
+            f"OMP_WAIT_POLICY {policy}",
+            "threads that wait leave their core to the physics"
+            if policy.lower() == "passive"
+            else "waiting threads spin and take cores from the physics; set OMP_WAIT_POLICY=passive",
+        ),
+    ]
+
+
+def _compiler() -> Finding:
+    from tickgraph.core.program import resolve_execution
+
+    resolution = resolve_execution("auto", "cpu")
+    if resolution.disable_reason:
+        return Finding("compiling on the CPU", False, resolution.disable_reason, "runs go eager, several times slower")
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))), "found")
+    return Finding("compiling on the CPU", True, compiler, "--execution compile works, and auto takes it")
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        names = ", ".join(machine()["gpus"])
+        return Finding("GPU", True, names, "torch can use it")
+    why = "torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable GPU or driver"
+    return Finding("GPU", False, why, "runs use the CPU; the same tasks run on both")
+
+
+def _rendering() -> Finding:
+    from tickgraph.run.video import rendering
+
+    try:
+        found = rendering()
+    except TickgraphError as error:
+        return Finding("rendering", False, str(error), "training works and skips its video")
+    return Finding("rendering", True, found, "videos can be made, with no display")
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    means = "a run's checkpoints hold its replay; see train.keep_checkpoints and train.checkpoint_replay"
+    return Finding("disk here", free >= 2, f"{free:.1f} GiB free", means)

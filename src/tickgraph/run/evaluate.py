@@ -1,0 +1,192 @@
+"""How good a policy is: deterministic episodes with random words of their own, the same in any process."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
+from tickgraph.env.config import EnvCfg
+from tickgraph.env.env import Env
+from tickgraph.learn.explore import GreedyPolicy
+from tickgraph.learn.flashsac import FlashSac
+from tickgraph.run.config import Task
+from tickgraph.run.settings import clone
+
+POLICY = "policy/"  # where the learner keeps the policy that acts
+
+
+@dataclass(frozen=True)
+class EvalTrace:
+    """One recorded episode of each of N worlds, T control steps long at most.
+
+    Args:
+        step_dt: seconds of a control step.
+        counted: (T, N) bool, the step belongs to the world's episode and lies behind the ignored start.
+        survived: (N,) bool, the episode did not end by a termination.
+        invalid: (N,) bool, the episode ended by something that was not finite.
+        returns: (N,) float32, sum of rewards.
+        lengths: (N,) int64, control steps played.
+        signals: by recorder's name, (T, N, ...) as recorded, before any reset. Steps that are not counted hold whatever
+            the world did then.
+    """
+
+    step_dt: float
+    counted: Tensor
+    survived: Tensor
+    invalid: Tensor
+    returns: Tensor
+    lengths: Tensor
+    signals: dict[str, Tensor]
+
+    def mean(self, name: str) -> Tensor:
+        """Return (N, ...) float32, the signal's mean over each world's counted steps; NaN for a world without any."""
+        signal = self.signals[name].to(torch.float32)
+        weight = self.counted.reshape(*self.counted.shape, *[1] * (signal.dim() - 2))
+        total = torch.where(weight, signal, 0.0).sum(dim=0)
+        return total / weight.sum(dim=0).where(weight.any(dim=0), math.nan)
+
+
+def evaluation_seed(seed: int) -> int:
+    """Return the seed of a run's evaluations, so that they share no random word with its training."""
+    return int.from_bytes(hashlib.sha256(f"tickgraph/evaluation/{seed}".encode()).digest()[:8], "little") >> 1
+
+
+def evaluation_env_cfg(task: Task) -> EnvCfg:
+    """Return the configuration that the task's policies are judged in: a copy, edited as the task says."""
+    cfg = clone(task.env)
+    if task.evaluation.episode_s is not None:
+        cfg.episode_length_s = task.evaluation.episode_s
+    if task.evaluation.edit is not None:
+        task.evaluation.edit(cfg)
+    cfg.recorders = {**cfg.recorders, **task.evaluation.recorders}
+    return cfg
+
+
+class Player:
+    """An environment in which a policy plays deterministically, for evaluation and video.
+
+    Args:
+        task: what is played.
+        num_envs: worlds.
+        policy: the policy's tensors by arena name ("policy/..."), or None for an untrained policy.
+        device: where it is played.
+
+    Raises:
+        TickgraphError: the policy does not fit the task.
+    """
+
+    def __init__(self, task: Task, num_envs: int, policy: Mapping[str, Tensor] | None, device: str = "cpu") -> None:
+        train = task.train
+        # Eager: compiling takes longer than these few steps, and every process then computes the same figures.
+        self.env = Env(
+            evaluation_env_cfg(task),
+            num_envs,
+            device,
+            train.backend,
+            "eager",
+            seed=evaluation_seed(train.seed),
+            threads=train.physics_threads,
+        )
+        arena = Arena(self.env.device)
+        dims, actions = dict(self.env.observation_manager.dims), self.env.action_manager.total_dim
+        learner = FlashSac(train.algo, dims, actions, num_envs, arena, train.seed, total_updates=1)
+        arena.seal()
+        if policy is not None:
+            load_policy(arena, policy)
+        self.env.attach(policy=GreedyPolicy(learner))
+
+    def tick(self) -> None:
+        """Play one control step."""
+        self.env.tick()
+
+    def close(self) -> None:
+        """Give the physics' threads and memory back."""
+        self.env.close()
+
+
+def load_policy(arena: Arena, policy: Mapping[str, Tensor]) -> None:
+    """Write a policy's tensors into a learner's arena.
+
+    Raises:
+        TickgraphError: names or shapes differ.
+    """
+    own = [name for name in arena.names() if name.startswith(POLICY)]
+    for name in own:
+        if name not in policy or policy[name].shape != arena[name].shape:
+            given = tuple(policy[name].shape) if name in policy else "absent"
+            raise TickgraphError(
+                f"the checkpoint's policy does not fit the task: {name} is {given}, expected {tuple(arena[name].shape)}"
+            )
+    for name in own:
+        arena[name].copy_(policy[name])
+
+
+@torch.no_grad()
+def play(player: Player, ignore_s: float = 0.0) -> EvalTrace:
+    """Play one episode in each world and record it."""
+    env = player.env
+    steps, n = env.max_episode_length, env.num_envs
+    names = env.recorder_manager.names
+    signals = {
+        name: torch.zeros((steps, *env.recorder_manager[name].shape), dtype=env.recorder_manager[name].dtype)
+        for name in names
+    }
+    alive = torch.ones(n, dtype=torch.bool, device=env.device)
+    survived, invalid, returns = alive.clone(), ~alive, torch.zeros(n, device=env.device)
+    played = torch.zeros((steps, n), dtype=torch.bool, device=env.device)
+    for step in range(steps):
+        player.tick()
+        for name in names:
+            signals[name][step] = env.recorder_manager[name]
+        played[step] = alive
+        returns += torch.where(alive, env.reward, 0.0)
+        survived &= ~(alive & env.terminated)
+        invalid |= alive & env.invalid
+        alive &= ~env.done
+        if not alive.any():
+            break
+    counted = played.clone()
+    counted[: round(ignore_s / env.step_dt)] = False
+    lengths = played.sum(dim=0)
+    figures = (value.cpu() for value in (counted, survived, invalid, returns, lengths))
+    return EvalTrace(env.step_dt, *figures, signals)
+
+
+def evaluate(task: Task, policy: Mapping[str, Tensor] | None, device: str = "cpu") -> dict[str, Any]:
+    """Judge a policy as its task says.
+
+    Args:
+        task: with `evaluation.episodes` episodes, one a world.
+        policy: tensors by arena name ("policy/..."), or None for an untrained policy of the same sizes and seed.
+        device: where it is played.
+
+    Returns:
+        episodes, survival (share of episodes without a termination), return and length (means; length in control
+        steps), invalid (episodes ended by something non-finite), and the task's own figures.
+    """
+    player = Player(task, task.evaluation.episodes, policy, device)
+    try:
+        trace = play(player, task.evaluation.ignore_s)
+    finally:
+        player.close()
+    result: dict[str, Any] = {
+        "episodes": task.evaluation.episodes,
+        "survival": trace.survived.to(torch.float64).mean().item(),
+        "return": trace.returns.to(torch.float64).mean().item(),
+        "length": trace.lengths.to(torch.float64).mean().item(),
+        "length_s": trace.lengths.to(torch.float64).mean().item() * trace.step_dt,
+        "invalid": int(trace.invalid.sum()),
+    }
+    if task.evaluation.figures is not None:
+        for name, value in task.evaluation.figures(trace).items():
+            number = float(value)
+            result[name] = number if math.isfinite(number) else None
+    return result

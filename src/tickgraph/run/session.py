@@ -1,0 +1,269 @@
+"""One `tickgraph train` from lock to summary: start or resume, train, then evaluation, plot and video."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.run import checkpoint, folder, manifest
+from tickgraph.run.config import Task
+from tickgraph.run.evaluate import POLICY, evaluate
+from tickgraph.run.folder import RunFolder
+from tickgraph.run.log import MetricsLog
+from tickgraph.run.panel import make_panel, number, one_line, warn
+from tickgraph.run.plot import plot_learning_curve
+from tickgraph.run.settings import apply_overrides, write_config
+from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
+from tickgraph.run.trainer import Ending, Trainer
+from tickgraph.run.video import record_video
+
+# What may change when a run goes on: how long, how often it reports, how it is judged. Anything else is another run.
+RESUMABLE = (
+    *("train.iterations", "train.lr_iterations", "train.time_budget_s", "train.log_interval"),
+    *("train.checkpoint_interval", "train.checkpoint_replay", "train.keep_checkpoints", "train.video"),
+)
+RESUMABLE_ROOTS = ("evaluation.", "video.")
+
+
+def prepare_resume(task: Task, overrides: Sequence[str]) -> list[str]:
+    """Apply what may change in a resumed run; returns lines that say what that does to the learning rate.
+
+    Raises:
+        TickgraphError: an override would make it another run.
+    """
+    old = task.train.iterations
+    changed = apply_overrides(task, overrides)
+    for path in changed:
+        if path not in RESUMABLE and not path.startswith(RESUMABLE_ROOTS):
+            raise TickgraphError(
+                f"--{path} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can. Start a new run for it"
+            )
+    train = task.train
+    if "train.lr_iterations" in changed:
+        return [f"the learning rate now falls over {train.lr_iterations} iterations: it jumps to that curve"]
+    if train.iterations == old:
+        return []
+    train.lr_iterations = train.lr_iterations or old
+    if train.iterations > train.lr_iterations:
+        rest = "iterations beyond it run at the schedule's final rate"
+    else:
+        rest = "the run ends before the schedule does"
+    return [
+        f"{train.iterations} iterations instead of {old}: the learning rate keeps its horizon of {train.lr_iterations} "
+        f"iterations, and {rest} (--train.lr-iterations sets another horizon)"
+    ]
+
+
+def run_training(
+    task: Task,
+    run: RunFolder,
+    interrupts: Interrupts,
+    ending: Ending,
+    resume: bool = False,
+    stop_after: int | None = None,
+    say: Callable[[str], object] = print,
+) -> int:
+    """Train in a run's folder; returns the exit code.
+
+    Args:
+        task: with all settings applied.
+        run: a folder that this process has just made, or one to resume.
+        interrupts: installed already.
+        ending: is kept up to date, for whoever writes the summary of an interrupt.
+        resume: go on from the newest checkpoint that is whole.
+        stop_after: iterations of the whole run after which to stop, keeping the schedule.
+        say: takes lines for the person who started it.
+
+    Raises:
+        TickgraphError: something that a person can mend; the summary says so too.
+    """
+    if resume and nothing_left(task, run, say):
+        return 0
+    holder = folder.lock(run)  # held, by its open descriptor, until the process ends
+    assert holder >= 0
+    # The file says how the run ended, and now it has not: whoever kills this process leaves none that says "completed".
+    run.summary.unlink(missing_ok=True)
+    try:
+        write_config(run.config, task)
+        return _train(task, run, interrupts, ending, resume, stop_after, say)
+    except Exception as error:
+        ending.status, ending.reason = "failed", one_line(error)
+        if not isinstance(error, TickgraphError):
+            (run.path / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
+        try:
+            manifest.write_summary(run, **ending.facts())
+        except TickgraphError:
+            pass  # the same full disk; the error itself is on its way
+        raise
+
+
+def nothing_left(task: Task, run: RunFolder, say: Callable[[str], object]) -> bool:
+    """Say so and return True when a completed run has no iteration and no second of its budget left."""
+    try:
+        summary = manifest.read_summary(run)
+    except TickgraphError:
+        return False
+    if summary["status"] != "completed":
+        return False
+    budget, spent = task.train.time_budget_s, float(summary.get("wall_s") or 0.0)
+    if summary["iteration"] >= task.train.iterations:
+        say(f"{run.path}: nothing is left, all {task.train.iterations} iterations are done; --iterations N goes on")
+        return True
+    if budget is not None and spent >= budget:
+        say(
+            f"{run.path}: nothing is left of the time budget of {budget:g} s ({spent:.0f} s used); --time-budget S goes on"
+        )
+        return True
+    return False
+
+
+def _train(
+    task: Task,
+    run: RunFolder,
+    interrupts: Interrupts,
+    ending: Ending,
+    resume: bool,
+    stop_after: int | None,
+    say: Callable[[str], object],
+) -> int:
+    saved = None
+    if resume:
+        saved, problems = checkpoint.load_newest(run, task.name)
+        for problem in problems:
+            warn(problem)
+        if saved is None:
+            say(f"{run.path} has no checkpoint yet; it starts from the first iteration")
+    trainer = Trainer(task, run, interrupts, ending)
+    if trainer.schedule.warmup >= task.train.iterations:
+        warn(
+            f"all {task.train.iterations} iterations lie within the {trainer.schedule.warmup} of random actions "
+            "(train.learning_starts): nothing is learned"
+        )
+    # Opened before anything is saved: rows that the checkpoint does not know are dropped.
+    log = MetricsLog(run, after=saved.iteration if saved else 0)
+    if saved is not None:
+        trainer.resume(saved)
+        say(f"resumed {saved.path} at iteration {saved.iteration}")
+        del saved
+    else:
+        trainer.start()
+    session = _begin_manifest(trainer, run, ending.iteration)
+    panel = make_panel(f"{task.name}: {run.path}")
+    try:
+        if panel_note := _how(trainer):
+            panel.note(panel_note)
+        trainer.train(log, panel, stop_after)
+    finally:
+        panel.close()
+        log.close()
+    manifest.write_manifest(run, **session, **trainer.manifest_facts())
+    if not ending.finished:
+        manifest.write_summary(run, **ending.facts())
+        stopped = interrupts.requested is not None
+        say(f"{ending.reason}; go on with: tickgraph train --resume {_quoted(run.path)}")
+        return EXIT_INTERRUPTED if stopped else 0
+    policy, device = trainer.policy(), trainer.device
+    trainer.close()
+    del trainer  # the replay's memory, before other environments are built
+    return _close(task, run, ending, interrupts, policy, device, say)
+
+
+def _close(
+    task: Task,
+    run: RunFolder,
+    ending: Ending,
+    interrupts: Interrupts,
+    policy: dict[str, Any],
+    device: str,
+    say: Callable[[str], object],
+) -> int:
+    """Judge, plot and film the trained policy. Nothing here can lose the training, which is saved."""
+    interrupts.defer(False)
+    if interrupts.requested:  # it came with the last iteration; the closing can be had by resuming
+        manifest.write_summary(run, **ending.facts())
+        return EXIT_INTERRUPTED
+    say(f"trained {ending.iteration} iterations; evaluating {task.evaluation.episodes} episodes")
+    judged: dict[str, Any] = {"trained": evaluate(task, policy, device)}
+    if task.evaluation.untrained:
+        judged["untrained"] = evaluate(task, None, device)
+    ending.status = "completed"
+    files: dict[str, str] = {}
+    manifest.write_summary(run, **ending.facts(), evaluation=judged)
+    for name, make in (
+        ("plot", lambda: plot_learning_curve(run, f"{task.name}, {run.path.name}")),
+        *(
+            [("video", lambda: record_video(task, run.videos / "final.mp4", policy, device))]
+            if task.train.video
+            else []
+        ),
+    ):
+        try:
+            files[name] = str(make().relative_to(run.path))
+        except Exception as error:  # a picture is never worth a trained run
+            warn(f"no {name}: {one_line(error)}")
+    manifest.write_summary(run, **ending.facts(), evaluation=judged, files=files)
+    for line in figures_table(judged):
+        say(line)
+    say(f"run folder: {run.path}" + (f" ({', '.join(files.values())})" if files else ""))
+    return 0
+
+
+def figures_table(judged: dict[str, dict[str, Any]]) -> list[str]:
+    """Return evaluation figures as lines, one a figure, one column a policy."""
+    names = list(dict.fromkeys(name for figures in judged.values() for name in figures))
+    width = max(map(len, names), default=0)
+    lines = [f"  {'':<{width}}  " + "".join(f"{column:>12}" for column in judged)]
+    for name in names:
+        cells = "".join(f"{number(figures.get(name)):>12}" for figures in judged.values())
+        lines.append(f"  {name:<{width}}  {cells}")
+    return lines
+
+
+def evaluate_run(task: Task, run: RunFolder, device: str = "cpu") -> tuple[dict[str, Any], int]:
+    """Judge the newest checkpoint of a run; returns its figures and the checkpoint's iteration.
+
+    Raises:
+        TickgraphError: the run has no checkpoint that is whole and fits the task.
+    """
+    policy, iteration = newest_policy(task, run)
+    return evaluate(task, policy, device), iteration
+
+
+def newest_policy(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:
+    """Return the policy's tensors in the newest whole checkpoint, and its iteration."""
+    saved, problems = checkpoint.load_newest(run, task.name)
+    for problem in problems:
+        warn(problem)
+    if saved is None:
+        raise TickgraphError(f"{run.path} has no checkpoint yet; train a little longer")
+    learn = saved.state.get("learn", {})
+    return {name: value for name, value in learn.items() if name.startswith(POLICY)}, saved.iteration
+
+
+def _begin_manifest(trainer: Trainer, run: RunFolder, iteration: int) -> dict[str, Any]:
+    """Write the manifest as the run begins or goes on; returns the list of its sessions, this one included."""
+    sessions: list[Any] = []
+    if run.manifest.exists():
+        sessions = list(manifest.read_manifest(run).get("sessions") or [])
+    state = manifest.source_state()
+    sessions.append({"started": manifest.now(), "from_iteration": iteration, "versions": manifest.versions(), **state})
+    manifest.write_manifest(run, sessions=sessions, **trainer.manifest_facts())
+    return {"sessions": sessions}
+
+
+def _how(trainer: Trainer) -> str:
+    facts = trainer.manifest_facts()
+    modes = sorted({str(report["enabled"]) for report in facts["programs"].values()})
+    threads = facts["threads"]
+    return (
+        f"{facts['num_envs']} worlds on {facts['device']}, backend {facts['backend']}, execution {', '.join(modes)}, "
+        f"threads: physics {threads['physics']}, tick {threads['tick']}, update {threads['update']}"
+    )
+
+
+def _quoted(path: Path) -> str:
+    return json.dumps(str(path), ensure_ascii=False) if " " in str(path) else str(path)
