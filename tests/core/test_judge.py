@@ -199,6 +199,23 @@ class Counting:
         return env.x[:, 0]
 
 
+class CommandLike:
+    """Has no __call__: its methods are called one by one."""
+
+    def reset(self, env):
+        self.started = True  # here
+
+
+def test_methods_of_a_class_without_call():
+    env, term = Env(), CommandLike()
+    call = JudgedCall("commands", "walk", lambda: term.reset(env), CommandLike, (env, term), env.arena)
+    (blocker,) = judge_calls([call])
+    assert (blocker.file, blocker.line) == (__file__, marked_line(CommandLike))
+    place = judge.Blocker.of("commands", "walk", CommandLike, "changes between ticks")
+    assert (place.file, place.line) == (__file__, inspect.getsourcelines(CommandLike)[1])
+    assert str(place) == f"commands/walk ({place.file}:{place.line}): changes between ticks"
+
+
 class Appending(Counting):
     def __call__(self, env):
         self.history.append(1)

@@ -1,5 +1,7 @@
 """The dry run on the meta device that finds what a compiled or captured tick cannot do, term by term."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 import random
@@ -43,7 +45,12 @@ class Blocker:
     kind: str
 
     def __str__(self) -> str:
-        return f"{self.manager}/{self.term} ({self.file}:{self.line}): {self.kind}: {self.reason}"
+        return f"{self.manager}/{self.term} ({self.file}:{self.line}): {self.reason}"
+
+    @classmethod
+    def of(cls, manager: str, term: str, func: object, reason: str, kind: str = "host state") -> Blocker:
+        """Return a blocker at the place where a function, class or instance is defined."""
+        return cls(manager, term, *_place_of_definition(func), reason, kind)
 
 
 @dataclass(frozen=True)
@@ -122,8 +129,7 @@ class _Watch:
     def __init__(self, func: Callable[..., object]) -> None:
         self.findings: list[_Finding] = []
         self.assigned: set[tuple[int, str]] = set()
-        code = getattr(_function_of(func), "__code__", None)
-        self._default = (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 0)
+        self._default = _place_of_definition(func)
 
     def note(self, kind: str, reason: str, place: tuple[str, int] | None = None) -> None:
         self.findings.append(_Finding(kind, reason, place or self._default))
@@ -275,6 +281,18 @@ def _spelled(name: str) -> str:
 
 def _owner_name(owner: object) -> str:
     return "" if isinstance(owner, types.FunctionType | types.MethodType) else f"{type(owner).__name__}."
+
+
+def _place_of_definition(func: object) -> tuple[str, int]:
+    """Return file and line of the function that runs, or else of the class that `func` is or belongs to."""
+    function = _function_of(func)
+    if function is not None:
+        return function.__code__.co_filename, function.__code__.co_firstlineno
+    kind = func if isinstance(func, type) else type(func)
+    try:
+        return inspect.getsourcefile(kind) or "<unknown>", inspect.getsourcelines(kind)[1]
+    except (OSError, TypeError):
+        return "<unknown>", 0
 
 
 def _function_of(func: object) -> object:
