@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from toys import X, Slider, alive, beyond, joint_pos, last_action, position
+from toys import Slider, X, alive, beyond, joint_pos, last_action, position
 
 from tickgraph.env.config import (
     MetricTermCfg,
