@@ -1,0 +1,1 @@
+"""Benchmarks: they read the arena from outside, and the tick never knows that they exist."""

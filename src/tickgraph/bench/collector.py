@@ -1,0 +1,234 @@
+"""Benchmark of collection: a whole tick (policy and replay write in it) against the bare physics of the same states."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tickgraph.bench import replay
+from tickgraph.bench.case import SCENARIOS, Case, build
+from tickgraph.bench.figures import median_with_interval, resident_bytes, times
+from tickgraph.bench.options import Parser
+from tickgraph.bench.report import plot, show
+from tickgraph.bench.result import new_result, write_result
+from tickgraph.core.errors import TickgraphError
+from tickgraph.env.env import Env
+from tickgraph.tasks.registry import load
+
+if TYPE_CHECKING:
+    from tickgraph.run.config import Task
+
+ARMS = ("tick", "physics", "advance", "tick_aa")
+BLOCK_MS = 500.0
+AA_LIMIT = 0.02
+TICK_BARS = {("g1_walk_flat", 256): 1.15, ("g1_walk_flat", 2048): 1.08}
+ADVANCE_BAR = 1.03
+
+Say = Callable[[str], None]
+
+
+def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Measure one case.
+
+    Args:
+        task: changed in place where the scenario asks for it.
+        case: what to measure.
+        say: told of progress, one line at a time.
+
+    Returns:
+        One row an arm with the keys of `tickgraph.bench.result.ROW`, and the case's ratios.
+
+    Raises:
+        TickgraphError: the configuration is wrong, or an arm left the recorded trace.
+    """
+    say(f"{case.task}, {case.num_envs} worlds, {case.scenario}: building, compiling, settling")
+    torch.set_num_threads(case.torch_threads or task.train.tick_threads)
+    collector = build(task, case)
+    env = collector.env
+    memory = _memory(env, case)
+    trial = replay.record(env, 4)
+    tick_ms = times(replay.play_backend(env, trial)[1:])["median_ms"]
+    bare = replay.choose(env, trial)
+    collector.load(collector.state())
+    ticks = case.ticks_per_block or max(4, min(64, round(BLOCK_MS / tick_ms)))
+    say(f"{case.blocks} blocks of {ticks} ticks of about {tick_ms:.1f} ms, {len(ARMS)} arms and a recording each")
+    samples: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    sums: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    resets = 0
+    for block in range(case.blocks):
+        start = collector.state()
+        trace = replay.record(env, 1 + ticks)
+        end = collector.state()
+        resets += sum(tick.rows.size for tick in trace[1:])
+        for arm in ARMS if block % 2 == 0 else reversed(ARMS):
+            if arm == "physics":
+                durations = bare.play(trace)
+            elif arm == "advance":
+                durations = replay.play_backend(env, trace)
+            else:
+                collector.load(start)
+                durations = _play_ticks(env, len(trace), end)
+            samples[arm] += durations[1:]  # the first tick leads in: cold caches, a state just restored
+            sums[arm].append(sum(durations[1:]))
+        collector.load(end)
+    case_keys = {
+        "task": case.task,
+        "backend": case.backend,
+        "device": str(env.device),
+        "num_envs": env.num_envs,
+        "scenario": case.scenario,
+    }
+    facts = {
+        "ticks": case.blocks * ticks,
+        # A CPU has neither: the host is the device. Null says that nothing was measured.
+        "host_syncs_per_tick": None,
+        "graph_launches_per_tick": None,
+        "allocated_bytes_delta": None,
+        "memory_ticks": None,
+        "blocks": case.blocks,
+        "resets_per_tick": resets / (case.blocks * ticks),
+        "physics_threads": bare.threads,
+        "torch_threads": torch.get_num_threads(),
+        "execution": sorted({str(report["enabled"]) for report in env.execution_report().values()}),
+        "seed": case.seed,
+    }
+    rows = []
+    for arm in ARMS:
+        figures = times(samples[arm])
+        rows.append(
+            {**case_keys, "arm": arm, **figures, **facts, "env_steps_per_s": env.num_envs * 1e3 / figures["mean_ms"]}
+        )
+    rows[0] |= memory
+    env.close()
+    return rows, {**case_keys, **_ratios(sums, case), "physics_persistent": bare.persistent}
+
+
+def _memory(env: Env, case: Case) -> dict[str, Any]:
+    """Play the first ticks; returns by how many bytes resident memory grew between tick `settle` and the last one."""
+    for _ in range(case.settle):
+        env.tick()
+    if case.memory_ticks <= case.settle:
+        return {}
+    before = resident_bytes()
+    for _ in range(case.memory_ticks - case.settle):
+        env.tick()
+    after = resident_bytes()
+    delta = None if before is None or after is None else after - before
+    return {"allocated_bytes_delta": delta, "memory_ticks": [case.settle, case.memory_ticks]}
+
+
+def _play_ticks(env: Env, ticks: int, end: dict[str, Tensor]) -> list[float]:
+    """Return the milliseconds of each whole tick; raises TickgraphError where they do not end in the state `end`."""
+    durations = []
+    for _ in range(ticks):
+        start = time.perf_counter_ns()
+        env.tick()
+        durations.append((time.perf_counter_ns() - start) / 1e6)
+    for name, value in env.sim.state_dict().items():
+        if not torch.equal(torch.nan_to_num(value), torch.nan_to_num(end[f"sim/{name}"])):
+            raise TickgraphError(
+                f"played twice from one state, the ticks end in different states ({name}); "
+                "a term has state outside the arena: see `tickgraph check`"
+            )
+    return durations
+
+
+def _ratios(sums: dict[str, list[float]], case: Case) -> dict[str, Any]:
+    """Return medians of block ratios with their intervals, and which bars they meet: by the interval's upper end."""
+
+    def ratio(over: str, under: str) -> tuple[float, tuple[float, float]]:
+        return median_with_interval([a / b for a, b in zip(sums[over], sums[under], strict=True)])
+
+    tick, tick_interval = ratio("tick", "physics")
+    advance, advance_interval = ratio("advance", "physics")
+    aa, aa_interval = ratio("tick_aa", "tick")
+    bar = TICK_BARS.get((case.task, case.num_envs))
+    return {
+        "tick_over_physics": tick,
+        "ci95": tick_interval,
+        "advance_over_physics": advance,
+        "advance_ci95": advance_interval,
+        "aa": aa,
+        "aa_ci95": aa_interval,
+        "aa_within_2_percent": abs(aa - 1.0) <= AA_LIMIT,
+        "tick_bar": bar,
+        "tick_bar_met": None if bar is None else tick_interval[1] < bar,
+        "advance_bar": ADVANCE_BAR,
+        "advance_bar_met": advance_interval[1] < ADVANCE_BAR,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `tickgraph bench collector` with the words after it; returns the exit code.
+
+    Raises:
+        TickgraphError: an argument is wrong, or the benchmark cannot be run.
+    """
+    options = _parser().parse_args(argv)
+    widths = [_count("--num-envs", part) for part in options.num_envs.split(",")]
+    results, ratios = [], []
+    for width in widths:
+        case = Case(
+            task=options.task,
+            num_envs=width,
+            backend=options.backend,
+            execution=options.execution,
+            scenario=options.scenario,
+            blocks=_count("--blocks", options.blocks),
+            ticks_per_block=_optional("--ticks-per-block", options.ticks_per_block),
+            memory_ticks=_count("--memory-ticks", options.memory_ticks),
+            physics_threads=_optional("--physics-threads", options.physics_threads),
+            torch_threads=_optional("--torch-threads", options.torch_threads),
+            seed=_count("--seed", options.seed, least=0),
+        )
+        rows, ratio = measure(load(options.task), case, lambda text: print(text, file=sys.stderr, flush=True))
+        results += rows
+        ratios.append(ratio)
+    result = new_result("collector", results, ratios)
+    if options.json is not None:
+        write_result(options.json, result)
+    if options.plot is not None:
+        plot([result], options.plot)
+    show([result])
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="tickgraph bench collector",
+        description="Time a whole control step, policy and replay write in it, against the bare physics of the same "
+        "states. Block by block the arms play one recorded trace; see docs/decisions/benchmark-method.md.",
+    )
+    parser.add_argument("task", metavar="TASK", help="a name of `tickgraph list`, or path/to/task.py:FUNCTION")
+    for name, default, text in (
+        ("backend", "mujoco", "physics backend"),
+        ("execution", "auto", "auto, eager or compile"),
+        ("num-envs", "256", "numbers of worlds, separated by commas"),
+        ("blocks", "30", "alternating blocks; bars need at least 30"),
+        ("ticks-per-block", "auto", "timed ticks of each arm in a block"),
+        ("memory-ticks", "200", "growth of memory is measured from tick 100 to this one"),
+        ("physics-threads", "auto", "auto: the processors that the process may use"),
+        ("torch-threads", "auto", "auto: those that the task's ticks have in training"),
+        ("seed", "0", "seed of every random draw"),
+    ):
+        parser.add_argument(f"--{name}", default=default, metavar="X", help=f"{text} (default: {default})")
+    parser.add_argument("--scenario", default="normal", choices=SCENARIOS, help="reset-heavy ends 5%% of worlds a tick")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (png, svg or pdf)")
+    return parser
+
+
+def _count(option: str, text: str, least: int = 1) -> int:
+    if not text.strip().isdecimal() or int(text) < least:
+        raise TickgraphError(f"{option} is {text!r}, expected a whole number of at least {least}")
+    return int(text)
+
+
+def _optional(option: str, text: str) -> int | None:
+    return None if text == "auto" else _count(option, text)

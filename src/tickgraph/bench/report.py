@@ -1,0 +1,133 @@
+"""Shows results of benchmarks: a table on the terminal, a plot in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tickgraph.bench.options import Parser
+from tickgraph.bench.result import read_result
+from tickgraph.core.errors import TickgraphError
+
+_KEY = ("task", "backend", "device", "num_envs", "scenario")
+_COLORS = {"physics": "#9aa5b1", "advance": "#5b8def", "tick": "#1f4e9c", "tick_aa": "#c3d4f5"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `tickgraph bench report` with the words after it; returns the exit code.
+
+    Raises:
+        TickgraphError: a file is missing or malformed.
+    """
+    parser = Parser(prog="tickgraph bench report", description="Show results that `tickgraph bench ... --json` wrote.")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (png, svg or pdf)")
+    options = parser.parse_args(argv)
+    results = [read_result(path) for path in options.files]
+    if options.plot is not None:
+        plot(results, options.plot)
+    show(results)
+    return 0
+
+
+def show(results: Sequence[dict[str, Any]]) -> None:
+    """Print every result: for each case a table of its arms and one of its ratios."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for result in results:
+        machine, versions = result["machine"], result["versions"]
+        commit = (result["commit"] or "no commit")[:10] + (" with changes" if result["dirty"] else "")
+        mujoco = versions.get("mujoco-core") or versions.get("mujoco")
+        facts = (
+            f"{machine.get('processor')}, {machine.get('cores')} cores; torch {versions.get('torch')}, MuJoCo {mujoco}"
+        )
+        console.print(f"{facts}; {commit}", markup=False)
+        for ratio in result["ratios"]:
+            rows = [row for row in result["results"] if all(row[key] == ratio[key] for key in _KEY)]
+            title = f"{ratio['task']}, {ratio['num_envs']} worlds, {ratio['scenario']}, {ratio['backend']}"
+            console.print(f"\n{title}", markup=False)
+            console.print(_arms(rows))
+            console.print(_ratios(ratio))
+            if not ratio.get("aa_within_2_percent", True):
+                console.print("The machine was too busy: a tick differs from itself by more than 2%. Measure again.")
+
+
+def _arms(rows: Sequence[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table("arm", box=None)
+    for name in ("mean ms", "median", "p90", "p95", "ticks", "env steps/s", "memory"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        memory = row["allocated_bytes_delta"]
+        table.add_row(
+            str(row["arm"]),
+            *(f"{row[key]:.3f}" for key in ("mean_ms", "median_ms", "p90_ms", "p95_ms")),
+            str(row["ticks"]),
+            f"{row['num_envs'] * 1e3 / row['mean_ms']:,.0f}",
+            "" if memory is None else f"{memory / 1e6:+.2f} MB",
+        )
+    return table
+
+
+def _ratios(row: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table("ratio", "median", "95% interval", "", box=None)
+    for name, interval, bar, met in (
+        ("tick_over_physics", "ci95", "tick_bar", "tick_bar_met"),
+        ("advance_over_physics", "advance_ci95", "advance_bar", "advance_bar_met"),
+        ("aa", "aa_ci95", None, "aa_within_2_percent"),
+    ):
+        if name in row:
+            low, high = row[interval]
+            table.add_row(name, f"{row[name]:.4f}", f"{low:.4f} to {high:.4f}", _verdict(row, bar, met))
+    return table
+
+
+def _verdict(row: dict[str, Any], bar: str | None, met: str) -> str:
+    if bar is None:
+        return "within 2%" if row.get(met) else "NOT within 2%"
+    if row.get(bar) is None:
+        return ""
+    return f"below {row[bar]}: {'met' if row[met] else 'MISSED'}"
+
+
+def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw the milliseconds of each arm, grouped by case, with the ratio over each group.
+
+    Raises:
+        TickgraphError: matplotlib cannot write such a file.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = [row for result in results for row in result["results"]]
+    ratios = [row for result in results for row in result["ratios"]]
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    figure = Figure(figsize=(2.0 + 2.2 * len(ratios), 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    width = 0.8 / len(arms)
+    for position, ratio in enumerate(ratios):
+        mine = {row["arm"]: row for row in rows if all(row[key] == ratio[key] for key in _KEY)}
+        for number, arm in enumerate(arms):
+            if arm in mine:
+                place = position + (number - (len(arms) - 1) / 2) * width
+                label = arm if position == 0 else None
+                axes.bar(place, mine[arm]["median_ms"], width * 0.92, color=_COLORS.get(arm, "#888888"), label=label)
+        top = max(row["p90_ms"] for row in mine.values())
+        label = f"tick / physics\n{ratio['tick_over_physics']:.3f}"
+        axes.text(position, top, label, ha="center", va="bottom", fontsize=9)
+    labels = [f"{row['task']}\n{row['num_envs']} worlds, {row['scenario']}" for row in ratios]
+    axes.set_xticks(range(len(ratios)), labels, fontsize=9)
+    axes.set_ylabel("median ms a tick")
+    axes.margins(y=0.18)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise TickgraphError(f"cannot write the plot {str(path)!r}: {' '.join(str(error).split())}") from error

@@ -1,0 +1,83 @@
+"""The machine-readable result of a benchmark: which fields it has, and the check that refuses any other file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.run.files import read_json, write_json
+from tickgraph.run.manifest import result_header
+
+FORMAT = 1
+_CASE = ("task", "backend", "device", "num_envs", "scenario")
+_HEADER = ("format", "benchmark", "machine", "versions", "commit", "dirty", "results", "ratios")
+_TIMES = ("mean_ms", "median_ms", "p90_ms", "p95_ms")
+ROW = (
+    *_CASE,
+    "arm",
+    *_TIMES,
+    "ticks",
+    "host_syncs_per_tick",
+    "graph_launches_per_tick",
+    "allocated_bytes_delta",
+)
+RATIO = (*_CASE, "tick_over_physics", "ci95")
+
+
+def new_result(benchmark: str, results: list[dict[str, Any]], ratios: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a whole result: `results` has a row an arm with the keys of `ROW`, `ratios` one a case with `RATIO`."""
+    return {"format": FORMAT, "benchmark": benchmark, **result_header(), "results": results, "ratios": ratios}
+
+
+def write_result(path: Path, result: dict[str, Any]) -> None:
+    """Write a result as strict JSON."""
+    write_json(path, result)
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read a result.
+
+    Raises:
+        TickgraphError: the file is missing, no result, or lacks something; the text names what.
+    """
+    if not path.is_file():
+        raise TickgraphError(f"there is no file {str(path)!r}; give a result that `tickgraph bench ... --json` wrote")
+    value = read_json(path, "result of a benchmark")
+    _require(value, _HEADER, str(path))
+    if value["format"] != FORMAT:
+        raise TickgraphError(f"{path} has format {value['format']!r}, this version reads {FORMAT}")
+    for name, keys, positive in (
+        ("results", ROW, (*_TIMES, "num_envs")),
+        ("ratios", RATIO, ("tick_over_physics", "num_envs")),
+    ):
+        if not isinstance(value[name], list) or not value[name]:
+            raise TickgraphError(f"{path}: {name!r} is not a list of rows")
+        for number, row in enumerate(value[name]):
+            where = f"{path}: {name}[{number}]"
+            if not isinstance(row, dict):
+                raise TickgraphError(f"{where} is not an object")
+            _require(row, keys, where)
+            _check_positive(row, positive, where)
+    for number, row in enumerate(value["ratios"]):
+        interval = row["ci95"]
+        if not isinstance(interval, list) or len(interval) != 2 or not all(_is_number(end) for end in interval):
+            raise TickgraphError(f"{path}: ratios[{number}].ci95 is {interval!r}, expected two numbers")
+    return value
+
+
+def _require(row: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
+    missing = [key for key in keys if key not in row]
+    if missing:
+        raise TickgraphError(f"{where} lacks {', '.join(missing)}; it is not a result that tickgraph wrote")
+
+
+def _check_positive(row: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
+    for key in keys:
+        if not _is_number(row[key]) or row[key] <= 0:
+            raise TickgraphError(f"{where}.{key} is {row[key]!r}, expected a number above 0")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

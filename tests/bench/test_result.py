@@ -1,0 +1,98 @@
+"""Results of benchmarks: written, read again, and refused in one line when malformed."""
+
+import copy
+import json
+
+import pytest
+
+from tickgraph.bench import report
+from tickgraph.bench.result import RATIO, ROW, new_result, read_result, write_result
+from tickgraph.core.errors import TickgraphError
+
+CASE = {"task": "toy", "backend": "mujoco", "device": "cpu", "num_envs": 8, "scenario": "normal"}
+TIMES = {"mean_ms": 1.5, "median_ms": 1.4, "p90_ms": 2.0, "p95_ms": 2.5, "ticks": 60}
+NOT_MEASURED = {"host_syncs_per_tick": None, "graph_launches_per_tick": None, "allocated_bytes_delta": None}
+
+
+def result():
+    rows = [{**CASE, "arm": arm, **TIMES, **NOT_MEASURED} for arm in ("tick", "physics")]
+    return new_result("collector", rows, [{**CASE, "tick_over_physics": 1.07, "ci95": (1.06, 1.08)}])
+
+
+def test_a_result_has_the_documented_fields_and_reads_back(tmp_path):
+    path = tmp_path / "result.json"
+    write_result(path, result())
+    value = read_result(path)
+    assert {"machine", "versions", "commit", "dirty", "results", "ratios"} <= set(value)
+    assert set(value["results"][0]) == set(ROW) and set(value["ratios"][0]) == set(RATIO)
+    assert value["ratios"][0]["ci95"] == [1.06, 1.08]
+    assert value["machine"]["cores"] >= 1 and value["versions"]["python"]
+
+
+def broken():
+    good = json.loads(json.dumps(result()))
+
+    def without(*path):
+        value = copy.deepcopy(good)
+        node = value
+        for key in path[:-1]:
+            node = node[key]
+        del node[path[-1]]
+        return value
+
+    def changed(new, *path):
+        value = copy.deepcopy(good)
+        node = value
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = new
+        return value
+
+    yield without("machine"), "machine"
+    yield without("results", 1, "p95_ms"), r"results\[1\] lacks p95_ms"
+    yield without("ratios", 0, "ci95"), "ci95"
+    yield changed([], "results"), "results"
+    yield changed("fast", "results", 0, "mean_ms"), "mean_ms"
+    yield changed(-1.0, "ratios", 0, "tick_over_physics"), "tick_over_physics"
+    yield changed([1.0], "ratios", 0, "ci95"), "ci95"
+    yield changed(99, "format"), "format"
+
+
+@pytest.mark.parametrize(("value", "named"), list(broken()))
+def test_a_malformed_result_is_refused_in_one_line(tmp_path, value, named):
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(TickgraphError, match=named) as caught:
+        report.main([str(path)])
+    assert "\n" not in str(caught.value) and "result.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\x00\x01", '{"a": NaN}'])
+def test_other_files_are_refused_in_one_line(tmp_path, text):
+    path = tmp_path / "result.json"
+    path.write_text(text)
+    with pytest.raises(TickgraphError) as caught:
+        read_result(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(TickgraphError, match="nowhere.json"):
+        report.main([str(tmp_path / "nowhere.json")])
+
+
+def test_the_report_shows_ratios_and_draws(tmp_path, capsys):
+    path, image = tmp_path / "result.json", tmp_path / "result.png"
+    write_result(path, result())
+    assert report.main([str(path), "--plot", str(image)]) == 0
+    shown = capsys.readouterr().out
+    assert "toy, 8 worlds, normal" in shown and "1.0700" in shown and "1.0600 to 1.0800" in shown
+    assert image.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_of_an_unknown_kind_is_one_line(tmp_path):
+    path = tmp_path / "result.json"
+    write_result(path, result())
+    with pytest.raises(TickgraphError, match="result.xyz") as caught:
+        report.main([str(path), "--plot", str(tmp_path / "result.xyz")])
+    assert "\n" not in str(caught.value)
