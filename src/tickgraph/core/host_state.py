@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ class _Same:
         return id(self.value)
 
 
-def fingerprint(value: object, depth: int = _DEPTH) -> object:
+def fingerprint(value: Any, depth: int = _DEPTH) -> object:
     """Return something that compares equal as long as the host sees the same value.
 
     Numbers and strings compare by value, containers, dataclasses and NumPy arrays by content, tensors by identity and
@@ -143,7 +144,7 @@ def recorded_assignments(objects: Iterable[object], on_assign: OnAssign) -> Iter
             object.__setattr__(owner, "__class__", kind)
 
 
-def _recording_class(kind: type, on_assign: OnAssign) -> type:
+def _recording_class(kind: Any, on_assign: OnAssign) -> type:
     def record(owner: object, name: str, new: object) -> None:
         # A property's setter assigns something else, which is recorded in turn.
         if isinstance(inspect.getattr_static(kind, name, None), property):

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -146,7 +147,7 @@ class _Watch:
 
     def here(self) -> tuple[str, int] | None:
         """Return file and line of the innermost running frame that is the user's."""
-        frame = sys._getframe(1)
+        frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code is not _judge.__code__:
             if self._is_users(frame.f_code.co_filename):
                 return frame.f_code.co_filename, frame.f_lineno
@@ -295,7 +296,7 @@ def _place_of_definition(func: object) -> tuple[str, int]:
         return "<unknown>", 0
 
 
-def _function_of(func: object) -> object:
+def _function_of(func: Any) -> types.FunctionType | None:
     """Return the plain function that runs when `func` is called, None for one that is not written in Python."""
     while isinstance(func, functools.partial):
         func = func.func

@@ -162,7 +162,7 @@ class Program:
         """
         with torch.set_grad_enabled(self._grad), self._precision():
             if self._compiled is not None:
-                return self._run_compiled(*args)
+                return self._run(self._compiled, args)
             self._fallbacks += self._reason is not None
             return self._fn(*args)
 
@@ -210,16 +210,16 @@ class Program:
         own = types.FunctionType(run.__code__.replace(), run.__globals__, self.name, None, run.__closure__)
         return torch.compile(own, backend=self._count_and_compile, fullgraph=True, dynamic=False)
 
-    def _count_and_compile(self, graph: torch.fx.GraphModule, inputs: list[object]) -> Callable[..., object]:
+    def _count_and_compile(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
         """Compile with the inductor, and know that it happened: torch itself recompiles without a word."""
         compiled = torch._dynamo.lookup_backend("inductor")(graph, inputs)
         self._captures += 1
         return compiled
 
-    def _run_compiled(self, *args: object) -> object:
+    def _run(self, compiled: Callable[..., object], args: tuple[object, ...]) -> object:
         captures = self._captures
         try:
-            result = self._compiled(*args)
+            result = compiled(*args)
         except Exception as error:
             # Until the first build is through nothing has run, so whatever was raised is a failure to compile, and
             # running the function eager is safe. Later only torch's own errors are.

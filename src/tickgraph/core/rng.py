@@ -138,7 +138,8 @@ class Rng:
         """
         if not draws:
             return
-        streams, blocks = [], []
+        streams: list[int] = []
+        blocks: list[int] = []
         for path, lanes in draws.items():
             self._columns[path] = (4 * len(blocks), lanes)
             count = _blocks(lanes)
@@ -190,7 +191,7 @@ class Stream:
         """Return (rows, lanes) int64 words in [0, 2^32); read only; a longer draw begins with a shorter one's."""
         rng = self.rng
         number, column = _find_draw(rng._token, f"{self.path}/{name}" if name else self.path, lanes)
-        if column >= 0:
+        if rng._table is not None and column >= 0:
             return rng._table[:, column : column + lanes]
         stream = torch.full((), number, dtype=torch.int64, device=rng.device)
         block = torch.arange(_blocks(lanes), dtype=torch.int64, device=rng.device)
