@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     from tickgraph.run.folder import RunFolder
 
 EXIT_FAILED, EXIT_USER_ERROR = 1, 2
-GL_VALUES = (
-    "egl",
-    "osmesa",
-    "glfw",
-    "glx",
-    "cgl",
-    "wgl",
-    "enable",
-    "on",
-    "1",
-    "true",
-    "disable",
-    "disabled",
-    "off",
-    "0",
-)
-
 JSON = Option("json", "FILE", "also write the result to FILE as JSON")
 DEBUG = Option("debug", "", "show a traceback when something fails")
 RUNS = Option("runs", "FOLDER", "where runs are kept (default: runs)")
@@ -271,7 +254,6 @@ def _train(parsed: Parsed, interrupts: Interrupts) -> int:
     from tickgraph.run import folder, manifest
     from tickgraph.tasks import registry
 
-    _check_gl()
     stop_after, resumed = parsed.whole("stop-after"), parsed.get("resume")
     root = Path(parsed.get("runs") or "runs")
     if resumed is None:
@@ -365,7 +347,6 @@ def _play(parsed: Parsed) -> int:
     target = parsed.get("video")
     if target is None:
         raise TickgraphError("`tickgraph play` needs --video FILE, the mp4 to write")
-    _check_gl()
     run = _find(parsed)
     from tickgraph.run.session import newest_policy
     from tickgraph.run.settings import apply_overrides
@@ -423,14 +404,6 @@ def _train_help(command: Command, parsed: Parsed) -> int:
     print(f"\nvalues of {task.name} that can be changed (its own in brackets):")
     print("\n".join(table((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.value}]") for s in settings(task))))
     return 0
-
-
-def _check_gl() -> None:
-    """Refuse a MUJOCO_GL that MuJoCo would die of when it is imported."""
-    value = os.environ.get("MUJOCO_GL", "")
-    if value and value.lower() not in (*GL_VALUES, "false", "no"):
-        hint = nearby(value, GL_VALUES) or "use egl, osmesa, glfw or disabled, or leave it unset"
-        raise TickgraphError(f"MUJOCO_GL is {value!r}, which MuJoCo does not know; {hint}")
 
 
 def _write_result(parsed: Parsed, value: dict[str, Any]) -> None:

@@ -133,9 +133,8 @@ def usage(command: Command) -> str:
 def table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> list[str]:
     """Return rows of words as lines with aligned columns."""
     rows = [tuple(str(cell) for cell in row) for row in rows]
-    widths = (
-        [max(len(cell) for cell in column) for column in zip(*(row[:-1] for row in rows), strict=True)] if rows else []
-    )
+    columns = list(zip(*(row[:-1] for row in rows), strict=True))
+    widths = [max(len(cell) for cell in column) for column in columns]
     return [
         indent + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False)) + row[-1]
         for row in rows

@@ -183,7 +183,8 @@ def _read_about(path: Path) -> dict[str, Any]:
         )
     if size != 8 + length + end:
         raise TickgraphError(
-            f"{path} is truncated: it has {size} bytes of {8 + length + end}; delete it, the run goes on from an older one"
+            f"{path} is truncated: it has {size} bytes of {8 + length + end}; "
+            "delete it, the run goes on from an older one"
         )
     return about
 

@@ -112,9 +112,8 @@ def create(root: Path, task: str, name: str | None = None) -> RunFolder:
             return RunFolder(path)
     except OSError as error:
         raise write_error(parent, error) from error
-    raise TickgraphError(
-        f"run folder {parent / str(name)} exists; give another --run-name, or go on with it: --resume '{parent / str(name)}'"
-    )
+    taken = parent / str(name)
+    raise TickgraphError(f"run folder {taken} exists; give another --run-name, or go on with it: --resume '{taken}'")
 
 
 def find(reference: str, root: Path = Path("runs")) -> RunFolder:

@@ -100,7 +100,7 @@ class MetricsLog:
 
 
 class EventFile:
-    """TensorBoard's view of metrics.jsonl: one event a row, rewritten whole when a run is resumed, so none is double."""
+    """TensorBoard's view of metrics.jsonl: one event a row, rewritten when a run is resumed, so that none is double."""
 
     def __init__(self, run: RunFolder) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

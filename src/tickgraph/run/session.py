@@ -114,9 +114,8 @@ def nothing_left(task: Task, run: RunFolder, say: Callable[[str], object]) -> bo
         say(f"{run.path}: nothing is left, all {task.train.iterations} iterations are done; --iterations N goes on")
         return True
     if budget is not None and spent >= budget:
-        say(
-            f"{run.path}: nothing is left of the time budget of {budget:g} s ({spent:.0f} s used); --time-budget S goes on"
-        )
+        used = f"the time budget of {budget:g} s ({spent:.0f} s used)"
+        say(f"{run.path}: nothing is left of {used}; --time-budget S goes on")
         return True
     return False
 

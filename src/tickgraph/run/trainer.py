@@ -267,7 +267,7 @@ class Trainer:
 
     @torch.no_grad()
     def _compile_updates(self) -> None:
-        """Run one cycle on whatever the replay holds, then put every tensor back, so that no compilation comes later."""
+        """Run one cycle and put every tensor back, so that no compilation comes in the middle of the run."""
         before = {name: value for name, value in self.arena.snapshot().items() if not name.startswith("ring/")}
         torch.set_num_threads(self._update_threads)
         self.cycle()

@@ -1,0 +1,75 @@
+"""A trained policy on film: an mp4 of one episode, played in an environment of its own so that no run changes by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.robots.cartpole import cartpole_robot
+from tickgraph.run.config import Task
+from tickgraph.run.evaluate import Player
+from tickgraph.run.files import TEMPORARY, write_error
+from tickgraph.sim.model import build_scene
+from tickgraph.sim.render import Renderer
+from tickgraph.sim.scene import SceneCfg
+
+
+@torch.no_grad()
+def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None, device: str = "cpu") -> Path:
+    """Play world 0 of an evaluation and write it as an mp4; returns the file.
+
+    Args:
+        task: its `video` says how long, how large and how many pictures a second.
+        path: the file; its folder is made.
+        policy: tensors by arena name ("policy/..."), or None for an untrained policy.
+        device: where the policy is played.
+
+    Raises:
+        TickgraphError: nothing can be drawn here (`RenderingUnavailable` says why), or the file cannot be written.
+    """
+    import imageio_ffmpeg
+
+    if path.suffix.lower() != ".mp4":
+        raise TickgraphError(f"the video is to be written to {str(path)!r}; give a name that ends in .mp4")
+    cfg = task.video
+    player = Player(task, 1, policy, device)
+    env = player.env
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        with Renderer(env.sim.scene, cfg.width, cfg.height) as renderer:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            writer = imageio_ffmpeg.write_frames(
+                str(temporary), (cfg.width, cfg.height), fps=cfg.fps, macro_block_size=1, ffmpeg_log_level="error"
+            )
+            writer.send(None)
+            follow = next(iter(task.env.scene.entities))
+            qpos = env.sim.view("qpos")
+            for frame in range(max(1, round(cfg.seconds * cfg.fps))):
+                # The picture shows the newest control step that has begun by its time.
+                while (env.rng.tick.item() + 1) * env.step_dt <= frame / cfg.fps + 1e-9:
+                    player.tick()
+                writer.send(renderer.render(qpos[0].cpu().numpy(), follow=follow))
+            writer.close()
+        temporary.replace(path)
+    except OSError as error:
+        raise write_error(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+        player.close()
+    return path
+
+
+def rendering() -> str:
+    """Draw one small picture; returns what was drawn with.
+
+    Raises:
+        RenderingUnavailable: it cannot be done here, and why.
+    """
+    scene = build_scene(SceneCfg(entities={"robot": cartpole_robot()}, terrain=None))
+    with Renderer(scene, 64, 48) as renderer:
+        renderer.render(scene.default_qpos)
+    return "a picture was drawn without a display"
