@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from tickgraph.bench import collector, replay
-from tickgraph.bench.case import Case, build
-from tickgraph.bench.result import RATIO, ROW, read_result
+from tickgraph.bench import _replay as replay
+from tickgraph.bench import collector
+from tickgraph.bench._case import Case, build
+from tickgraph.bench._result import RATIO, ROW, read_result
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.config import EventTermCfg, RewardTermCfg
 from tickgraph.tasks.registry import load

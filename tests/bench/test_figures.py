@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tickgraph.bench.figures import median_with_interval, resident_bytes, times
+from tickgraph.bench._figures import median_with_interval, resident_bytes, times
 
 
 def test_times_are_the_percentiles_of_the_samples():

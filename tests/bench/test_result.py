@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tickgraph.bench import report
-from tickgraph.bench.result import RATIO, ROW, new_result, read_result, write_result
+from tickgraph.bench._result import RATIO, ROW, new_result, read_result, write_result
 from tickgraph.core.errors import TickgraphError
 
 CASE = {"task": "toy", "backend": "mujoco", "device": "cpu", "num_envs": 8, "scenario": "normal"}

@@ -1,1 +1,1 @@
-"""Benchmarks: they read the arena from outside, and the tick never knows that they exist."""
+"""Benchmarks: each module without an underscore is a command. They look from outside; the tick knows nothing of them."""

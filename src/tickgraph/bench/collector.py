@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tickgraph.bench import replay
-from tickgraph.bench.case import SCENARIOS, Case, build
-from tickgraph.bench.figures import median_with_interval, resident_bytes, times
-from tickgraph.bench.options import Parser
+from tickgraph.bench import _replay as replay
+from tickgraph.bench._case import SCENARIOS, Case, build
+from tickgraph.bench._figures import median_with_interval, resident_bytes, times
+from tickgraph.bench._options import Parser
+from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
-from tickgraph.bench.result import new_result, write_result
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.env import Env
 from tickgraph.tasks.registry import load
@@ -42,7 +42,7 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
         say: told of progress, one line at a time.
 
     Returns:
-        One row an arm with the keys of `tickgraph.bench.result.ROW`, and the case's ratios.
+        One row an arm with the keys of `tickgraph.bench._result.ROW`, and the case's ratios.
 
     Raises:
         TickgraphError: the configuration is wrong, or an arm left the recorded trace.
@@ -221,6 +221,7 @@ def _parser() -> Parser:
     parser.add_argument("--scenario", default="normal", choices=SCENARIOS, help="reset-heavy ends 5%% of worlds a tick")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (png, svg or pdf)")
+    parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser
 
 

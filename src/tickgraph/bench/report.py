@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tickgraph.bench.options import Parser
-from tickgraph.bench.result import read_result
+from tickgraph.bench._options import Parser
+from tickgraph.bench._result import read_result
 from tickgraph.core.errors import TickgraphError
 
 _KEY = ("task", "backend", "device", "num_envs", "scenario")
@@ -23,6 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="tickgraph bench report", description="Show results that `tickgraph bench ... --json` wrote.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (png, svg or pdf)")
+    parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     options = parser.parse_args(argv)
     results = [read_result(path) for path in options.files]
     if options.plot is not None:
