@@ -45,7 +45,10 @@ class EntityCfg:
             begins with ``<``). Of the model's ``<option>``, only gravity, wind, magnetic, density, viscosity and flags
             are used; timestep and solver come from the scene.
         init_state: where it starts.
+        look: a function that adds geoms without contacts and mass to the model for pictures alone. The physics runs
+            without them: each costs time in every step (60 of them a tenth of G1's).
     """
 
     model: Callable[[], mujoco.MjSpec] | str | Path
     init_state: InitialStateCfg = field(default_factory=InitialStateCfg)
+    look: Callable[[mujoco.MjSpec], None] | None = None

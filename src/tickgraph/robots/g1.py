@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tickgraph.robots.build import build_spec, read_description
 from tickgraph.robots.entity import EntityCfg, InitialStateCfg
+from tickgraph.robots.look import ACCENT, BLACK, GRAPHITE, SILVER, WHITE, ball, block, disc, rod
 
 if TYPE_CHECKING:
     import mujoco
@@ -76,4 +77,48 @@ def g1_robot() -> EntityCfg:
     return EntityCfg(
         model=g1_spec,
         init_state=InitialStateCfg(pos=(0.0, 0.0, HOME_HEIGHT), joint_pos=dict(HOME_JOINT_POS)),
+        look=g1_look,
     )
+
+
+def g1_look(spec: mujoco.MjSpec) -> None:
+    """Add what pictures show in place of the collision primitives."""
+    pelvis, torso = spec.body(ROOT_BODY), spec.body(TORSO_BODY)
+    ball(pelvis, (0.0, 0.0, -0.07), (0.075, 0.085, 0.07), GRAPHITE)
+    rod(pelvis, (0.0, -0.05, -0.1), (0.0, 0.05, -0.1), 0.045, GRAPHITE)
+    disc(spec.body("waist_yaw_link"), (0.0, 0.0, -0.02), (0.0, 0.0, 0.05), 0.06, BLACK)
+    rod(torso, (0.005, -0.035, 0.07), (0.005, 0.035, 0.07), 0.066, SILVER)
+    rod(torso, (0.005, -0.06, 0.19), (0.005, 0.06, 0.19), 0.082, WHITE)
+    rod(torso, (0.0, -0.075, 0.255), (0.0, 0.075, 0.255), 0.05, WHITE)
+    ball(torso, (0.075, 0.0, 0.2), (0.02, 0.045, 0.035), ACCENT)
+    disc(torso, (0.0, 0.0, 0.29), (0.0, 0.0, 0.36), 0.035, GRAPHITE)
+    ball(torso, (0.005, 0.0, 0.42), (0.068, 0.062, 0.085), WHITE)
+    ball(torso, (0.03, 0.0, 0.425), (0.05, 0.054, 0.062), BLACK)
+    for side, out in (("left", 1), ("right", -1)):
+        hip_pitch, hip_roll = spec.body(f"{side}_hip_pitch_link"), spec.body(f"{side}_hip_roll_link")
+        thigh, shin = spec.body(f"{side}_hip_yaw_link"), spec.body(f"{side}_knee_link")
+        foot, ankle = spec.body(f"{side}_ankle_roll_link"), spec.body(f"{side}_ankle_pitch_link")
+        disc(hip_pitch, (0.0, -0.02 * out, 0.0), (0.0, 0.055 * out, 0.0), 0.052, GRAPHITE)
+        disc(hip_roll, (-0.045, 0.0, 0.0), (0.05, 0.0, 0.0), 0.05, BLACK)
+        rod(hip_roll, (0.015, 0.0, -0.03), (0.022, 0.0, -0.11), 0.055, WHITE)
+        rod(thigh, (0.0, 0.0, -0.02), (-0.065, 0.0, -0.15), 0.052, SILVER)
+        disc(shin, (0.0, -0.042, 0.0), (0.0, 0.042, 0.0), 0.048, GRAPHITE)
+        rod(shin, (0.005, 0.0, -0.03), (0.015, 0.0, -0.14), 0.044, WHITE)
+        rod(shin, (0.012, 0.0, -0.14), (0.004, 0.0, -0.27), 0.03, SILVER)
+        disc(ankle, (0.0, -0.03, 0.0), (0.0, 0.03, 0.0), 0.024, BLACK)
+        block(foot, (0.037, 0.0, -0.025), (0.085, 0.026, 0.009), BLACK)
+        rod(foot, (-0.035, 0.0, -0.014), (0.1, 0.0, -0.018), 0.014, GRAPHITE)
+        shoulder, upper = spec.body(f"{side}_shoulder_pitch_link"), spec.body(f"{side}_shoulder_roll_link")
+        arm, elbow = spec.body(f"{side}_shoulder_yaw_link"), spec.body(f"{side}_elbow_link")
+        forearm, hand = spec.body(f"{side}_wrist_roll_link"), spec.body(f"{side}_wrist_yaw_link")
+        disc(shoulder, (0.0, -0.02 * out, 0.0), (0.0, 0.045 * out, -0.012), 0.042, GRAPHITE)
+        ball(upper, (0.0, 0.0, -0.01), (0.045, 0.042, 0.05), WHITE)
+        rod(upper, (0.0, 0.004 * out, -0.03), (0.0, 0.006 * out, -0.08), 0.034, WHITE)
+        rod(arm, (0.0, 0.0, 0.0), (0.01, 0.0, -0.07), 0.033, SILVER)
+        disc(elbow, (0.0, -0.034, 0.0), (0.0, 0.034, 0.0), 0.033, GRAPHITE)
+        rod(elbow, (0.02, 0.0, -0.005), (0.08, 0.0, -0.01), 0.032, WHITE)
+        rod(forearm, (0.0, 0.0, 0.0), (0.045, 0.0, 0.0), 0.029, SILVER)
+        rod(hand, (0.0, 0.0, 0.0), (0.04, 0.0, 0.0), 0.024, GRAPHITE)
+        block(hand, (0.075, 0.0, 0.0), (0.04, 0.016, 0.03), BLACK)
+        rod(hand, (0.1, 0.0, 0.02), (0.14, -0.015 * out, 0.018), 0.011, BLACK)
+        rod(hand, (0.1, 0.0, -0.015), (0.14, -0.015 * out, -0.013), 0.011, BLACK)

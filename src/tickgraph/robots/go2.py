@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tickgraph.robots.build import build_spec, read_description
 from tickgraph.robots.entity import EntityCfg, InitialStateCfg
+from tickgraph.robots.look import ACCENT, BLACK, GRAPHITE, SILVER, ball, block, disc, rod
 
 if TYPE_CHECKING:
     import mujoco
@@ -46,4 +47,30 @@ def go2_robot() -> EntityCfg:
     return EntityCfg(
         model=go2_spec,
         init_state=InitialStateCfg(pos=(0.0, 0.0, HOME_HEIGHT), joint_pos=dict(HOME_JOINT_POS)),
+        look=go2_look,
     )
+
+
+def go2_look(spec: mujoco.MjSpec) -> None:
+    """Add what pictures show in place of the collision primitives."""
+    base = spec.body(BASE_BODY)
+    block(base, (0.0, 0.0, 0.005), (0.175, 0.055, 0.05), SILVER)
+    rod(base, (-0.16, 0.05, 0.0), (0.16, 0.05, 0.0), 0.042, SILVER)
+    rod(base, (-0.16, -0.05, 0.0), (0.16, -0.05, 0.0), 0.042, SILVER)
+    block(base, (-0.01, 0.0, 0.054), (0.13, 0.05, 0.006), GRAPHITE)
+    block(base, (-0.01, 0.0, 0.061), (0.10, 0.006, 0.002), ACCENT)
+    ball(base, (0.265, 0.0, 0.015), (0.075, 0.062, 0.052), SILVER)
+    ball(base, (0.315, 0.0, 0.008), (0.032, 0.05, 0.034), BLACK)
+    ball(base, (0.293, 0.0, -0.045), (0.04, 0.04, 0.04), BLACK)
+    for leg in LEGS:
+        fore, out = (1 if leg[0] == "F" else -1), (1 if leg[1] == "L" else -1)
+        hip, thigh, calf = spec.body(f"{leg}_hip"), spec.body(f"{leg}_thigh"), spec.body(f"{leg}_calf")
+        disc(hip, (-0.04 * fore, 0.0, 0.0), (0.035 * fore, 0.0, 0.0), 0.046, GRAPHITE)
+        disc(hip, (0.0, 0.045 * out, 0.0), (0.0, 0.078 * out, 0.0), 0.046, SILVER)
+        disc(thigh, (0.0, -0.016 * out, 0.0), (0.0, 0.026 * out, 0.0), 0.047, GRAPHITE)
+        disc(thigh, (0.0, 0.026 * out, 0.0), (0.0, 0.029 * out, 0.0), 0.03, ACCENT)
+        rod(thigh, (-0.008, 0.0, -0.03), (0.0, 0.0, -0.19), 0.027, SILVER)
+        disc(calf, (0.0, -0.02, 0.0), (0.0, 0.02, 0.0), 0.028, GRAPHITE)
+        rod(calf, (0.0, 0.0, 0.0), (0.014, 0.0, -0.12), 0.016, SILVER)
+        rod(calf, (0.014, 0.0, -0.12), (-0.002, 0.0, -0.205), 0.013, GRAPHITE)
+        ball(calf, (-0.002, 0.0, -0.213), (FOOT_RADIUS, FOOT_RADIUS, FOOT_RADIUS), BLACK)

@@ -158,6 +158,16 @@ def build_scene(cfg: SceneCfg) -> Scene:
         TickgraphError: a model cannot be read, a name does not exist, the models disagree on gravity or the like, or
             MuJoCo refuses the result; always one line.
     """
+    model = compile_model(cfg)
+    if model.nv < _DENSE_BELOW_NV and load_mujoco().mj_isSparse(model):
+        raise TickgraphError(
+            f"the model has {model.nv} degrees of freedom but a sparse Jacobian; leave option/jacobian on auto"
+        )
+    return Scene(cfg, model)
+
+
+def compile_model(cfg: SceneCfg, look: bool = False) -> mujoco.MjModel:
+    """Return the model of a scene; with ``look``, with the entities' looks, for pictures. Raises as `build_scene`."""
     mujoco = load_mujoco()
     if not cfg.entities:
         raise TickgraphError("the scene has no entities; give SceneCfg.entities at least one")
@@ -166,22 +176,19 @@ def build_scene(cfg: SceneCfg) -> Scene:
     specs = {name: load_spec(entity.model, name) for name, entity in cfg.entities.items()}
     _world_options(spec, specs, cfg)
     _solver(spec, cfg.solver, cfg.timestep)
-    _look(spec)
+    _sky_and_light(spec)
     if cfg.terrain is not None:
         add_terrain(spec, cfg.terrain)
     for name, entity in cfg.entities.items():
+        if look and entity.look is not None:
+            entity.look(specs[name])
         _attach(spec, name, entity, specs[name])
     for sensor in cfg.sensors:
         _add_sensor(spec, sensor, cfg)
     try:
-        model = spec.compile()
+        return spec.compile()
     except ValueError as error:
         raise TickgraphError(f"MuJoCo refuses the scene: {one_line(error)}") from error
-    if model.nv < _DENSE_BELOW_NV and mujoco.mj_isSparse(model):
-        raise TickgraphError(
-            f"the model has {model.nv} degrees of freedom but a sparse Jacobian; leave option/jacobian on auto"
-        )
-    return Scene(cfg, model)
 
 
 def _world_options(spec: mujoco.MjSpec, specs: dict[str, mujoco.MjSpec], cfg: SceneCfg) -> None:
@@ -225,8 +232,8 @@ def _solver(spec: mujoco.MjSpec, cfg: SolverCfg, timestep: float) -> None:
         setattr(option, name, getattr(cfg, name))
 
 
-def _look(spec: mujoco.MjSpec) -> None:
-    """Sky, light and buffer size of videos; no effect on physics."""
+def _sky_and_light(spec: mujoco.MjSpec) -> None:
+    """Sky, light and largest size of pictures; no effect on physics."""
     mujoco = load_mujoco()
     glob = spec.visual.global_
     glob.offwidth, glob.offheight = 1920, 1080
@@ -234,7 +241,8 @@ def _look(spec: mujoco.MjSpec) -> None:
     spec.visual.headlight.ambient = [0.35, 0.35, 0.35]
     spec.visual.headlight.diffuse = [0.45, 0.45, 0.45]
     spec.visual.headlight.specular = [0.1, 0.1, 0.1]
-    spec.visual.quality.shadowsize = 4096
+    spec.visual.quality.shadowsize = 1024
+    spec.visual.map.shadowclip = 0.8
     spec.visual.rgba.haze = [0.70, 0.78, 0.86, 1.0]
     spec.add_texture(
         name="sky",
@@ -249,7 +257,7 @@ def _look(spec: mujoco.MjSpec) -> None:
         name="sun",
         type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL,
         pos=[0, 0, 5],
-        dir=[0.4, 0.3, -1],
+        dir=[0, 0, -1],  # straight down: a slanting light makes stripes on the plane
         diffuse=[0.55, 0.55, 0.55],
         specular=[0.2, 0.2, 0.2],
     )

@@ -44,7 +44,7 @@ def add_terrain(spec: mujoco.MjSpec, cfg: TerrainCfg) -> None:
         width=300,
         height=300,
     )
-    material = spec.add_material(name="terrain", texrepeat=[1, 1], texuniform=True, reflectance=0.08)
+    material = spec.add_material(name="terrain", texrepeat=[1, 1], texuniform=True)
     material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = texture.name
     body = spec.worldbody.add_body(name=TERRAIN_BODY)
     body.add_geom(
