@@ -8,6 +8,8 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 logger = logging.getLogger("tickgraph.mujoco")
@@ -35,17 +37,35 @@ def load_mujoco() -> ModuleType:
 
 
 def _import() -> ModuleType:
+    # MuJoCo's OpenGL modules set PYOPENGL_PLATFORM for good.
+    with environment(PYOPENGL_PLATFORM=os.environ.get("PYOPENGL_PLATFORM")):
+        try:
+            return importlib.import_module("mujoco")
+        except Exception:  # an unknown MUJOCO_GL, or an OpenGL library that is not there
+            if not os.environ.get("MUJOCO_GL"):
+                raise
+        with environment(MUJOCO_GL="disable"):
+            return importlib.import_module("mujoco")
+
+
+@contextmanager
+def environment(**values: str | None) -> Iterator[None]:
+    """Set environment variables (None unsets one) and put back what was there."""
+    found = {name: os.environ.get(name) for name in values}
     try:
-        return importlib.import_module("mujoco")
-    except Exception:  # an unknown MUJOCO_GL, or an OpenGL library that is not there
-        found = os.environ.get("MUJOCO_GL")
-        if found is None:
-            raise
-    os.environ["MUJOCO_GL"] = "disable"
-    try:
-        return importlib.import_module("mujoco")
+        for name, value in values.items():
+            _set(name, value)
+        yield
     finally:
-        os.environ["MUJOCO_GL"] = found
+        for name, value in found.items():
+            _set(name, value)
+
+
+def _set(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def _log(message: str) -> None:

@@ -8,15 +8,13 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.robots.mj import load_mujoco
+from tickgraph.robots.mj import environment, load_mujoco
 from tickgraph.sim.mjcf import one_line
 from tickgraph.sim.model import Scene, compile_model
 
@@ -152,7 +150,7 @@ def _open(model: Any, width: int, height: int) -> tuple[Any, Any]:
         if reason is None:
             try:
                 # MuJoCo's library reads MUJOCO_GL to find OpenGL's functions; PyOpenGL reads PYOPENGL_PLATFORM.
-                with _environment(MUJOCO_GL=kind, PYOPENGL_PLATFORM=None if kind == "glfw" else kind):
+                with environment(MUJOCO_GL=kind, PYOPENGL_PLATFORM=None if kind == "glfw" else kind):
                     gl = importlib.import_module(f"mujoco.{kind}").GLContext(width, height)
                     gl.make_current()
                     context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_150)
@@ -181,12 +179,15 @@ def _candidates() -> tuple[str, ...]:
 @functools.cache
 def _probe(kind: str) -> str | None:
     """Return None if this kind of OpenGL works in a process of its own, else why not."""
-    with _environment(MUJOCO_GL=kind, PYOPENGL_PLATFORM=None if kind == "glfw" else kind):
-        environment = dict(os.environ)
+    windows = platform.system() == "Linux" and kind == "glfw"
+    if windows and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        return "there is no display (DISPLAY is not set)"
+    with environment(MUJOCO_GL=kind, PYOPENGL_PLATFORM=None if kind == "glfw" else kind):
+        variables = dict(os.environ)
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE.format(kind=kind)],
-            env=environment,
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -203,24 +204,6 @@ def _probe(kind: str) -> str | None:
     last = " ".join(lines[-1].split())[:200] if lines else ""
     if done.returncode < 0:
         return f"the driver crashed with signal {-done.returncode}"
+    if "'NoneType' object has no attribute" in last:  # how PyOpenGL says it
+        return "its library is not installed"
     return last or f"a trial ended with exit status {done.returncode}"
-
-
-@contextmanager
-def _environment(**values: str | None) -> Iterator[None]:
-    """Set environment variables (None unsets one) and put back what was there."""
-    found = {name: os.environ.get(name) for name in values}
-    try:
-        for name, value in values.items():
-            _set(name, value)
-        yield
-    finally:
-        for name, value in found.items():
-            _set(name, value)
-
-
-def _set(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
