@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from typing import Any, Protocol
 
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.judge import Blocker, changed_host_state, host_state, judge_calls
+from tickgraph.core.judge import Blocker, JudgedCall, changed_host_state, host_state, judge_calls
 from tickgraph.core.program import NOT_STATIC, Reason, Resolution, resolve_execution
 from tickgraph.core.rng import Rng
 from tickgraph.core.verdict import Verdicts
@@ -18,6 +20,7 @@ from tickgraph.env import tick as transition
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.managers import (
     ActionManager,
+    BuildError,
     CommandManager,
     CurriculumManager,
     EventManager,
@@ -26,6 +29,7 @@ from tickgraph.env.managers import (
     RewardManager,
     SubstepManager,
     TerminationManager,
+    naming,
 )
 from tickgraph.env.observations import ObservationManager
 from tickgraph.env.scene import SceneView
@@ -191,9 +195,10 @@ class Env:
         Args:
             host_state_too: also play a few real ticks with few worlds and report Python attributes that changed.
         """
-        judged = (
-            self if self.device.type == "meta" else Env(self.cfg, self.num_envs, "meta", self.backend_name, "eager")
-        )
+        try:
+            judged = self if self.device.type == "meta" else Env(self.cfg, self.num_envs, "meta", self.backend_name)
+        except BuildError as error:
+            return [_build_blocker(error)]
         found = judge_calls([call for manager in judged.managers for call in manager.calls()])
         if host_state_too and not found:
             found += _host_state_blockers(self.cfg, self.backend_name)
@@ -325,6 +330,9 @@ class Env:
         before = self.arena.snapshot()
         for manager in self.managers:
             manager.rehearse()
+            for call in manager.calls():
+                with naming(f"{call.manager}/{call.term}"):
+                    call.fn()
         for part in transition.PARTS:
             part(self)
         for substep in range(self.cfg.decimation):
@@ -373,23 +381,44 @@ class Env:
         return obs, slot["reward"], slot["terminated"], slot["truncated"], extras
 
 
+def _build_blocker(error: BuildError) -> Blocker:
+    """Say which term cannot be built without values; the judge's environment has shapes alone."""
+    file, line = _place(error.cls)
+    step = error.__cause__.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == file:
+            line = step.tb_lineno
+        step = step.tb_next
+    reason = f"{error}; while building, read numbers from cfg or from an entity's index, not from tensors"
+    return Blocker(error.manager, error.term, file, line, reason, "error")
+
+
 def _host_state_blockers(cfg: EnvCfg, backend: str) -> list[Blocker]:
     """Play three real ticks with four worlds; a Python attribute that changes after the first is host state."""
     env = Env(cfg, 4, "cpu", backend, "eager")
-    owners: dict[int, tuple[Any, Any, str, str]] = {}
-    for manager in env.managers:
-        for call in manager.calls():
-            for owner in call.owners:
-                if owner is not env:
-                    owners.setdefault(id(owner), (owner, call.func, call.manager, call.term))
-    objects = [entry[0] for entry in owners.values()]
+    owners: dict[int, tuple[Any, JudgedCall]] = {}
+    for call in (call for manager in env.managers for call in manager.calls()):
+        for owner in (*call.owners, call.func):
+            if owner is not env:
+                owners.setdefault(id(owner), (owner, call))
+    objects = [owner for owner, _ in owners.values()]
     env.tick()
     before = host_state(objects)
     env.tick()
     env.tick()
     found = []
     for owner, attribute in changed_host_state(before, objects):
-        _, func, manager, term = owners[id(owner)]
-        found.append(Blocker.of(manager, term, func, f"host state: attribute {attribute!r} changed between ticks"))
+        call = owners[id(owner)][1]
+        reason = f"changes {attribute} between ticks; keep state in an arena tensor"
+        found.append(Blocker(call.manager, call.term, *_place(call.func), reason, "host state"))
     env.close()
     return found
+
+
+def _place(func: Any) -> tuple[str, int]:
+    """Return file and line of a function or class."""
+    func = inspect.unwrap(func.func if isinstance(func, functools.partial) else func)
+    try:
+        return inspect.getsourcefile(func) or "<unknown>", inspect.getsourcelines(func)[1]
+    except (TypeError, OSError):
+        return "<unknown>", 0

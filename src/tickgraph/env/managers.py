@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,41 @@ if TYPE_CHECKING:
     from tickgraph.env.env import Env
 
 
+class BuildError(TickgraphError):
+    """A term's class failed while it was built; ``__cause__`` is what it raised."""
+
+    def __init__(self, text: str, manager: str, term: str, cls: type) -> None:
+        super().__init__(text)
+        self.manager, self.term, self.cls = manager, term, cls
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Let errors say which term they are about."""
+    try:
+        yield
+    except BuildError:
+        raise
+    except TickgraphError as error:
+        if path in str(error):
+            raise
+        raise TickgraphError(f"term {path}: {error}") from error
+
+
+def build_instance(cls: Any, cfg: Any, env: Env, path: str) -> Any:
+    """Return ``cls(cfg, env, path)``; what it raises becomes one line that names the term."""
+    with naming(path):
+        try:
+            return cls(cfg, env, path)
+        except TickgraphError:
+            raise
+        except Exception as error:
+            text = str(error).strip().partition("\n")[0]
+            manager, _, term = path.rpartition("/")
+            what = f"term {path}: {cls.__name__}(cfg, env, path) raised {type(error).__name__}: {text}"
+            raise BuildError(what, manager, term, cls) from error
+
+
 class Term:
     """A configured function or object, with selectors resolved and its random stream bound."""
 
@@ -27,13 +63,14 @@ class Term:
         self._extra = extra
         self.path = f"{manager}/{name}"
         self.user_function = cfg.func
-        self.params = {
-            key: env.scene.resolve(value) if isinstance(value, SceneEntityCfg) else value
-            for key, value in cfg.params.items()
-        }
+        with naming(self.path):
+            self.params = {
+                key: env.scene.resolve(value) if isinstance(value, SceneEntityCfg) else value
+                for key, value in cfg.params.items()
+            }
         self.instance = None
         if inspect.isclass(cfg.func):
-            self.instance = cfg.func(cfg, env, self.path)
+            self.instance = build_instance(cfg.func, cfg, env, self.path)
             if not callable(self.instance):
                 raise TickgraphError(f"term {self.path}: class {cfg.func.__name__} needs a __call__ method")
         elif not callable(cfg.func):
@@ -57,6 +94,10 @@ class Term:
         known = signature.parameters
         if self.instance is None and "rng" in known and "rng" not in self.params:
             self.params["rng"] = self._env.rng.stream(self.path)
+        with naming(self.path):
+            for key, parameter in known.items():
+                if isinstance(parameter.default, SceneEntityCfg) and key not in self.params:
+                    self.params[key] = self._env.scene.resolve(parameter.default)
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
             return
         own = list(known)[1 + self._extra :]  # the manager passes env and, for events, the mask
@@ -228,7 +269,7 @@ class ActionManager(Manager):
             raise TickgraphError(
                 f"action {name!r}: class_type is not set; use a configuration such as JointPositionActionCfg"
             )
-        return cfg.class_type(cfg, self._env, f"actions/{name}")
+        return build_instance(cfg.class_type, cfg, self._env, f"actions/{name}")
 
     def process(self, action: Tensor) -> None:
         """Store the raw action (N, A) and write every term's controls."""
@@ -324,7 +365,7 @@ class CommandManager(Manager):
             raise TickgraphError(
                 f"command {name!r}: class_type is not set; use a configuration such as UniformVelocityCommandCfg"
             )
-        return cfg.class_type(cfg, self._env, f"commands/{name}")
+        return build_instance(cfg.class_type, cfg, self._env, f"commands/{name}")
 
     def get_command(self, name: str) -> Tensor:
         """Return (N, C) float32 of a command; raises TickgraphError with nearby names."""

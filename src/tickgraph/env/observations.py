@@ -12,7 +12,7 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.core.judge import JudgedCall
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.config import GaussianNoiseCfg, ObservationGroupCfg, ObservationTermCfg, UniformNoiseCfg
-from tickgraph.env.managers import DelayLine, Manager, Term, _Call
+from tickgraph.env.managers import DelayLine, Manager, Term, _Call, naming
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -29,7 +29,8 @@ class ObservationTerm:
         self.cfg, self._env = cfg, env
         self.term = Term(env, f"observations/{group}", name, cfg)
         self.path = self.term.path
-        frame = env.probe(self.term)
+        with naming(self.path):
+            frame = env.probe(self.term)
         if not isinstance(frame, Tensor) or frame.dim() != 2 or frame.shape[0] != env.num_envs:
             got = tuple(frame.shape) if isinstance(frame, Tensor) else type(frame).__name__
             raise TickgraphError(

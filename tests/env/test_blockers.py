@@ -1,0 +1,91 @@
+"""The build names every term that would keep a task from running compiled, and no other."""
+
+import functools
+import re
+import time
+from pathlib import Path
+
+import blocked
+import pytest
+import torch
+from toys import Slider, alive
+
+from tickgraph.core.errors import ExecutionError, TickgraphError
+from tickgraph.env.config import MetricTermCfg, RewardTermCfg
+from tickgraph.env.env import Env
+
+
+def marked_lines():
+    """Return {"manager/term": line} of the marks in blocked.py."""
+    lines = Path(blocked.__file__).read_text().splitlines()
+    marks = {i: re.search(r"  # ((?:\w+/)+\w+)$", line) for i, line in enumerate(lines, start=1)}
+    return {mark[1]: i for i, mark in marks.items() if mark}
+
+
+def test_ten_bad_terms_are_named_with_file_and_line():
+    env = Env(blocked.bad_cfg(), num_envs=8, execution="eager")
+    begun = time.perf_counter()
+    found = env.blockers()
+    assert time.perf_counter() - begun < 5.0
+    expected = marked_lines()
+    assert len(expected) == 10
+    assert {f"{b.manager}/{b.term}": b.line for b in found} == expected
+    assert {b.file for b in found} == {blocked.__file__}
+    for blocker in found:
+        assert "\n" not in str(blocker) and blocker.term in str(blocker)
+    env.step(torch.zeros(8, 1))  # judging has not touched the environment
+    assert not hasattr(env, "x") or env.x == 1.0
+
+
+def test_the_same_terms_done_well_block_nothing():
+    env = Env(blocked.good_cfg(), num_envs=8, execution="eager")
+    assert env.blockers() == []
+
+
+def test_modes_tell_what_blocks_them(caplog):
+    cfg = Slider(rewards={"alive": RewardTermCfg(alive), "bad": RewardTermCfg(blocked.mean_by_item)}).cfg()
+    with pytest.raises(ExecutionError, match=r"term not static: rewards/bad \(.*blocked.py:\d+\)"):
+        Env(cfg, num_envs=2, execution="compile")
+    env = Env(cfg, num_envs=2, execution="auto")
+    for report in env.execution_report().values():
+        assert (report["requested"], report["enabled"]) == ("auto", "eager")
+        assert "rewards/bad" in report["disable_reason"]
+    env.step(torch.zeros(2, 1))
+    with pytest.raises(TickgraphError, match="execution 'compil' is unknown"):
+        Env(cfg, num_envs=2, execution="compil")
+
+
+class ReadsWhileBuilding:
+    def __init__(self, cfg, env, path):
+        self.limit = env.scene["robot"].data.joint_pos_limits.max().item()  # reads a value
+
+    def __call__(self, env):
+        return env.reward
+
+
+def test_a_class_that_reads_values_while_it_is_built_is_named():
+    cfg = Slider(rewards={"reads": RewardTermCfg(ReadsWhileBuilding)}).cfg()
+    env = Env(cfg, num_envs=2, execution="auto")
+    assert env.execution_report()["tick/observe"]["enabled"] == "eager"
+    [blocker] = env.blockers()
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "# reads a value" in text)
+    assert (blocker.manager, blocker.term, blocker.file, blocker.line) == ("rewards", "reads", __file__, line)
+    assert "read numbers from cfg" in str(blocker)
+
+
+def test_host_state_that_only_real_ticks_show(monkeypatch):
+    # The judge is told that all is well, so that what three real ticks see is what counts.
+    calls = []
+
+    def counts(env):
+        calls.append(1)
+        return env.reward
+
+    monkeypatch.setattr("tickgraph.env.env.judge_calls", lambda calls: [])
+    cfg = Slider().cfg()
+    cfg.metrics = {"counts": MetricTermCfg(counts)}
+    [blocker] = Env(cfg, num_envs=2, execution="eager").blockers()
+    assert (blocker.manager, blocker.term, blocker.file) == ("metrics", "counts", __file__)
+    assert "calls" in blocker.reason and blocker.line > 0
+    cfg.metrics = {"partial": MetricTermCfg(functools.partial(blocked.plain, scale=2.0))}
+    assert Env(cfg, num_envs=2, execution="eager").blockers() == []
