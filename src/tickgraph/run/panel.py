@@ -83,6 +83,7 @@ class LivePanel:
 
     def update(self, row: dict[str, Any], progress: Progress) -> None:
         """Draw the row."""
+        from rich.columns import Columns
         from rich.console import Group
         from rich.panel import Panel as Box
         from rich.progress_bar import ProgressBar
@@ -95,17 +96,16 @@ class LivePanel:
             f"env steps/s [bold]{number(row.get('env_steps_per_s'))}[/]",
             f"time {duration(progress.wall_s)}, left [bold]{duration(progress.left_s)}[/]",
         )
-        columns = Table.grid(padding=(0, 4))
         groups = [
             ("episodes", ("episode_return", "episode_length", "episodes", "terminated", "truncated", "invalid")),
             ("reward terms", [key for key in row if key.startswith("reward/")]),
             ("learner", [key for key in row if key.startswith("loss/")]),
             ("metrics", [key for key in row if key.startswith(("metric/", "curriculum/"))]),
         ]
-        columns.add_row(*(_figures(name, keys, row) for name, keys in groups if keys))
+        tables = Columns([_figures(name, keys, row) for name, keys in groups if keys], padding=(0, 3))
         total = progress.wall_s + progress.left_s if progress.left_s is not None else None
         bar = ProgressBar(total=total or 1.0, completed=progress.wall_s if total else 0.0)
-        self._live.update(Box(Group(head, bar, columns), title=self._title), refresh=True)
+        self._live.update(Box(Group(head, bar, tables), title=self._title), refresh=True)
 
     def note(self, text: str) -> None:
         """Print one line above the panel."""

@@ -1,0 +1,45 @@
+"""Signals: at once while nothing can be saved, after the iteration in the loop, at once the second time."""
+
+import signal
+import subprocess
+import sys
+import time
+
+PROGRAM = """
+import sys, time
+from tickgraph.run.signals import Interrupts
+interrupts = Interrupts().install()
+interrupts.at_exit = lambda name: print("left by", name, flush=True)
+if sys.argv[1] == "loop":
+    interrupts.defer()
+print("ready", flush=True)
+end = time.monotonic() + 30
+while time.monotonic() < end and not (interrupts.requested and sys.argv[2] == "obey"):
+    time.sleep(0.01)
+print("saved after", interrupts.requested, flush=True)
+"""
+
+
+def _run(place: str, obedience: str, *signals: signal.Signals) -> tuple[int, str, str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, place, obedience], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.1)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+def test_before_training_a_signal_ends_the_process_at_once() -> None:
+    assert _run("start", "obey", signal.SIGINT) == (130, "left by SIGINT\n", "")
+
+
+def test_in_the_loop_the_first_signal_lets_the_iteration_finish() -> None:
+    assert _run("loop", "obey", signal.SIGTERM) == (0, "saved after SIGTERM\n", "")
+
+
+def test_the_second_signal_does_not_wait() -> None:
+    assert _run("loop", "deaf", signal.SIGINT, signal.SIGINT) == (130, "left by SIGINT\n", "")
