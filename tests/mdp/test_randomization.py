@@ -1,0 +1,140 @@
+"""Randomisation starts from the model's own values at every reset: it must never compound."""
+
+import pytest
+import torch
+from mdp_toys import robot_env
+
+from tickgraph import mdp
+from tickgraph.core.errors import TickgraphError
+from tickgraph.env.config import EventTermCfg, SceneEntityCfg, TerminationTermCfg
+
+BASE = SceneEntityCfg("robot", body_names="base")
+
+
+def every_tick_env(func, worlds=64, ends=None, **params):
+    """Return an environment whose worlds, or those that a termination ends, begin an episode each tick."""
+    events = {"event": EventTermCfg(func, "reset", params)}
+    terminations = {"end": TerminationTermCfg(ends)} if ends else {"time_out": TerminationTermCfg(mdp.time_out)}
+    return robot_env(worlds, events=events, episode_length_s=0.02 if not ends else 10.0, terminations=terminations)
+
+
+def factors(env, field, index, ticks):
+    """Return (ticks, N), the field over its default after each tick's reset."""
+    value, default = env.sim.field(field), env.sim.default_field(field)
+    rows = []
+    for _ in range(ticks):
+        env.tick()
+        rows.append((value[(slice(None), *index)] / default[index]).clone())
+    return torch.stack(rows)
+
+
+def test_mass_scaled_at_500_resets():
+    env = every_tick_env(mdp.randomize_field, field="body_mass", ranges=(0.9, 1.1), asset_cfg=BASE)
+    body = int(env.scene["robot"].index.body_ids[0])
+    rows = []
+    for _ in range(500):  # the draws of 500 ticks that all reset; the tests below play whole ticks
+        env.rng.advance()
+        env.event_manager.apply("reset", env.all_worlds)
+        rows.append(env.sim.field("body_mass")[:, body] / env.sim.default_field("body_mass")[body])
+    seen = torch.stack(rows).to(torch.float64)
+    assert seen.min() >= 0.9 - 1e-6 and seen.max() <= 1.1 + 1e-6
+    assert abs(seen.mean() - 1.0) < 0.002
+    assert abs(seen.std() - 0.0577) < 0.001
+    assert abs(torch.corrcoef(torch.stack((seen[:-1].flatten(), seen[1:].flatten())))[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("func", "field", "index", "params"),
+    [
+        (mdp.randomize_field, "body_mass", (1,), {"field": "body_mass", "ranges": (0.9, 1.1)}),
+        (mdp.randomize_field, "geom_friction", (0, 0), {"field": "geom_friction", "ranges": (0.9, 1.1)}),
+        (mdp.randomize_pd_gains, "actuator_gainprm", (0, 0), {"kp_range": (0.9, 1.1)}),
+        (mdp.randomize_pd_gains, "actuator_biasprm", (0, 2), {"kd_range": (0.9, 1.1)}),
+        (mdp.randomize_effort_limits, "actuator_forcerange", (0, 1), {"ranges": (0.9, 1.1)}),
+    ],
+)
+def test_scaled_fields_over_whole_ticks(func, field, index, params):
+    seen = factors(every_tick_env(func, **params), field, index, 30)
+    assert seen.min() >= 0.9 - 1e-6 and seen.max() <= 1.1 + 1e-6
+    assert seen.std(dim=0).min() > 0.02
+
+
+def test_added_centre_of_mass():
+    env = every_tick_env(mdp.randomize_field, field="body_ipos", ranges=(-0.01, 0.01), operation="add", asset_cfg=BASE)
+    body = int(env.scene["robot"].index.body_ids[0])
+    for _ in range(40):
+        env.tick()
+        offset = env.sim.field("body_ipos")[:, body] - env.sim.default_field("body_ipos")[body]
+        assert offset.abs().max() <= 0.01 + 1e-7
+    assert offset.std(dim=0).min() > 0.003  # each axis by itself
+    assert (offset[:, 0] != offset[:, 1]).all()
+
+
+def test_worlds_that_go_on_keep_every_byte():
+    def even(env):
+        return torch.arange(env.num_envs) % 2 == 0
+
+    env = every_tick_env(mdp.randomize_field, ends=even, field="body_mass", ranges=(0.5, 2.0))
+    odd = env.sim.field("body_mass")[1::2].clone()
+    even_first = env.sim.field("body_mass")[::2].clone()
+    for _ in range(20):
+        env.tick()
+    assert torch.equal(env.sim.field("body_mass")[1::2], odd)
+    assert (env.sim.field("body_mass")[::2, 1:] != even_first[:, 1:]).all()
+
+
+def test_gains_stay_consistent_and_damping_is_drawn_where_it_is():
+    env = every_tick_env(
+        mdp.randomize_pd_gains, kp_range=(31.5, 38.5), kd_range=(0.45, 0.55), operation="abs", worlds=32
+    )
+    gain, bias = env.sim.field("actuator_gainprm"), env.sim.field("actuator_biasprm")
+    assert torch.equal(bias[:, :, 1], -gain[:, :, 0])
+    assert (gain[:, :, 0] >= 31.5).all() and (gain[:, :, 0] <= 38.5).all()
+    # act_b, the first, has damping of its own; act_a has none, so that its joint's is drawn.
+    assert (bias[:, 0, 2] <= -0.45).all() and (bias[:, 0, 2] >= -0.55).all()
+    assert (bias[:, 1, 2] == 0.0).all()
+    damping = env.sim.field("dof_damping")[:, 6:]
+    assert (damping[:, 0] >= 0.45).all() and (damping[:, 0] <= 0.55).all() and (damping[:, 1] == 0.0).all()
+
+
+def test_both_ends_of_an_effort_limit_share_their_factor():
+    env = every_tick_env(mdp.randomize_effort_limits, ranges=(0.5, 2.0), worlds=16)
+    limits = env.sim.field("actuator_forcerange")
+    torch.testing.assert_close(limits[:, 0, 0], -limits[:, 0, 1])
+    torch.testing.assert_close(limits[:, 1, 1] / 5.0, limits[:, 1, 0] / -4.0)
+
+
+def test_one_friction_for_all_geoms_and_log_uniform():
+    env = every_tick_env(
+        mdp.randomize_field,
+        field="geom_friction",
+        ranges=(0.1, 10.0),
+        operation="abs",
+        shared=True,
+        distribution="log_uniform",
+    )
+    sliding = env.sim.field("geom_friction")[:, :, 0]
+    assert (sliding == sliding[:, :1]).all()
+    assert sliding.min() >= 0.1 - 1e-6 and sliding.max() <= 10.0 + 1e-4
+    assert 0.25 < (sliding[:, 0] < 1.0).float().mean() < 0.75
+    torch.testing.assert_close(
+        env.sim.field("geom_friction")[:, :, 1:], env.sim.default_field("geom_friction")[:, 1:].expand(64, -1, -1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (
+            {"field": "body_mass", "ranges": (0.9, 1.1), "operation": "scal"},
+            "operation 'scal' is unknown; did you mean",
+        ),
+        ({"field": "body_mass", "ranges": (1.1, 0.9)}, "low <= high"),
+        ({"field": "opt.gravity", "ranges": (0.9, 1.1)}, "belongs to no part"),
+        ({"field": "body_mass", "ranges": (0.9, 1.1), "axes": (0,)}, "no columns"),
+        ({"field": "body_ipos", "ranges": (0.9, 1.1), "axes": (3,)}, "columns 0 to 2"),
+    ],
+)
+def test_errors(params, words):
+    with pytest.raises(TickgraphError, match=words):
+        every_tick_env(mdp.randomize_field, worlds=2, **params)
