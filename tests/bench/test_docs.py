@@ -83,3 +83,10 @@ def test_files_that_are_named_exist(page):
     named = re.findall(r"`((?:src|tests|docs|examples|benchmarks)/[\w./-]+)`", page.read_text())
     missing = [name for name in named if not (ROOT / name).exists()]
     assert missing == []
+
+
+def test_the_first_task_shows_its_own_file():
+    source = (ROOT / "examples" / "reach.py").read_text()
+    for page in ("docs/first-task.md", "README.md"):
+        shown = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
+        assert shown and [block for block in shown if block not in source] == []
