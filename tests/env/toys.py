@@ -19,10 +19,11 @@ from tickgraph.env.config import (
     RewardTermCfg,
     SceneEntityCfg,
     TerminationTermCfg,
+    UniformNoiseCfg,
 )
 from tickgraph.env.env import Env
 from tickgraph.env.managers import ActionTerm
-from tickgraph.sim.scene import EntityCfg, SceneCfg
+from tickgraph.sim.scene import EntityCfg, SceneCfg, SensorCfg
 
 # A mass that slides without force, and a separate joint with the actuator that takes the one action.
 SLIDER = """
@@ -172,3 +173,97 @@ class Slider:
             terminations=terminations,
             events={"launch": EventTermCfg(LaunchByWorld, "reset", {"v": self.v, "x0": self.x0})},
         )
+
+
+# A ball on a vertical joint that is pressed on the ground, and beside it a box that flies, tumbles and lands.
+FOOT = """
+<mujoco>
+  <worldbody>
+    <body name="foot" pos="0 0 0.15">
+      <joint name="z" type="slide" axis="0 0 1" damping="20"/>
+      <geom name="foot" type="sphere" size="0.05" mass="1"/>
+    </body>
+  </worldbody>
+  <actuator>
+    <position name="z" joint="z" kp="400" kv="40"/>
+  </actuator>
+</mujoco>
+"""
+BOX = """
+<mujoco>
+  <worldbody>
+    <body name="box" pos="1 0 0.3">
+      <freejoint/>
+      <geom name="box" type="box" size="0.1 0.07 0.05" mass="1"/>
+      <site name="corner" pos="0.1 0.07 0.05"/>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+
+
+def sensed(env: Env, name: str) -> Tensor:
+    return env.scene[name].data
+
+
+def box_state(env: Env) -> Tensor:
+    data = env.scene["box"].data
+    parts = (data.root_link_pos_w, data.root_link_quat_w, data.root_link_lin_vel_b, data.root_link_ang_vel_b)
+    return torch.cat((*parts, data.site_pos_w.flatten(1), data.projected_gravity_b), dim=1)
+
+
+def joint_effort(env: Env) -> Tensor:
+    data = env.scene["robot"].data
+    return torch.cat((data.joint_pos, data.joint_vel, data.joint_acc, data.actuator_force), dim=1)
+
+
+def toss(env: Env, mask: Tensor, rng: Any) -> None:
+    box = env.scene["box"]
+    box.write_root_link_velocity_to_sim(rng.uniform("", 6, -2.0, 2.0), mask)
+
+
+def kick(env: Env, mask: Tensor, rng: Any) -> None:
+    robot = env.scene["robot"]
+    robot.write_joint_state_to_sim(robot.staged_joint_pos(), rng.uniform("", 1, -1.0, 1.0), mask)
+
+
+class ScaleMass:
+    """Reset event: the box's mass is its default times a draw."""
+
+    def __init__(self, cfg: EventTermCfg, env: Env, path: str) -> None:
+        self.mass, self.default = env.sim.field("body_mass"), env.sim.default_field("body_mass")
+        self.body = int(env.scene["box"].index.root_body_id)
+        self.rng = env.rng.stream(path)
+
+    def __call__(self, env: Env, mask: Tensor) -> None:
+        drawn = self.default[self.body] * self.rng.uniform("", 1, 0.5, 2.0)[:, 0]
+        self.mass[:, self.body].copy_(torch.where(mask, drawn, self.mass[:, self.body]))
+        env.mark_written(mask)
+
+
+def foot_cfg(limit: Sequence[int] = (11, 17)) -> EnvCfg:
+    """Contacts, a floating base, random words at every place where a task can draw them."""
+    foot = SensorCfg("foot_contact", "contact", "foot", "geom", ref="terrain")
+    actor = {
+        "foot": ObservationTermCfg(joint_effort, noise=UniformNoiseCfg(-0.01, 0.01)),
+        "box": ObservationTermCfg(box_state, delay_min_lag=0, delay_max_lag=2),
+        "contact": ObservationTermCfg(sensed, {"name": "foot_contact"}, history_length=2, scale=0.01),
+        "last_action": ObservationTermCfg(last_action),
+    }
+    return EnvCfg(
+        scene=SceneCfg({"robot": EntityCfg(FOOT), "box": EntityCfg(BOX)}, sensors=(foot,), timestep=0.005),
+        decimation=4,
+        episode_length_s=1.0,
+        observations={
+            "actor": ObservationGroupCfg(actor, enable_corruption=True),
+            "critic": ObservationGroupCfg({"box": ObservationTermCfg(box_state)}),
+        },
+        actions={"z": TargetCfg(delay_min_lag=0, delay_max_lag=1)},
+        rewards={"alive": RewardTermCfg(alive), "z": RewardTermCfg(position, 1.0, {"asset_cfg": SceneEntityCfg()})},
+        terminations={"time_out": TerminationTermCfg(TimeOutByWorld, {"steps": limit})},
+        events={
+            "mass": EventTermCfg(ScaleMass, "reset"),
+            "toss": EventTermCfg(toss, "reset"),
+            "kick": EventTermCfg(kick, "interval", interval_range_s=(0.04, 0.12)),
+        },
+    )
