@@ -78,6 +78,7 @@ def test_restore_is_strict_and_all_or_nothing(change, message):
 def test_meta_device_has_shapes_only():
     arena = Arena("meta")
     assert arena.new("x", (1 << 40,)).is_meta
+    assert Arena("cpu").constant("z", 0.1, torch.float64).item() == 0.1
     assert arena.constant("y", torch.ones(3)).is_meta
 
 

@@ -117,12 +117,38 @@ def test_distributions():
     assert counts[[0, 2, 4]].sum() == 0 and abs(counts[1].item() - 5000) < 300
 
 
-def test_bad_arguments():
+def test_edges():
     rng, stream = make(2)
+    assert stream.words("w", 0).shape == stream.normal("n", 0).shape == (2, 0)
+    assert stream.choice("c", torch.zeros(3, dtype=torch.int64)).tolist() == [2, 2]
     with pytest.raises(TickgraphError, match="high - low"):
         stream.integers("i", 1, 4, 4)
     with pytest.raises(TickgraphError, match="64 bits"):
         rng.set_seed(1 << 64)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_draws_the_same():
+    weights = torch.tensor([1, 0, 5])
+    stream = Rng(Arena("cuda"), 8, 11).stream("events/push")
+    wide = torch.tensor([0.1, 2.7, 9.0])
+    assert torch.equal(stream.uniform("u", 3, -1.3, wide.cuda()).cpu(), make(8)[1].uniform("u", 3, -1.3, wide))
+    assert torch.equal(stream.words("w", 5).cpu(), make(8)[1].words("w", 5))
+    assert torch.equal(stream.choice("c", weights.cuda()).cpu(), make(8)[1].choice("c", weights))
+
+
+def test_draws_are_traced_in_one_graph_and_collisions_are_found_there():
+    rng, stream = make(8)
+    weights = torch.tensor([1, 0, 5])
+    traced = torch.compile(lambda: draws(stream, weights), backend="eager", fullgraph=True, dynamic=False)
+    for one, other in zip(draws(make(8)[1], weights), traced(), strict=True):
+        assert torch.equal(one, other)
+    assert set(rng.draws()) == {f"events/push/{name}" for name in ("w", "velocity", "i", "c", "n")}
+    rng.stream("plumless")
+    collides = Stream(rng, "buckeroo")
+    with pytest.raises(Exception, match="have the same id"):
+        torch.compile(lambda: collides.words("", 1), backend="eager", fullgraph=True)()
 
 
 @pytest.mark.slow
@@ -135,10 +161,10 @@ def test_compiled_draws_equal_eager_draws():
 
     def tick() -> tuple[torch.Tensor, ...]:
         table.advance()
-        return (*draws(reserved, weights), stream.words("direct", 6))
+        return draws(reserved, weights)
 
     plain.advance()
-    eager = (*draws(stream, weights), stream.words("direct", 6))
+    eager = draws(stream, weights)
     compiled = torch.compile(tick, fullgraph=True, dynamic=False)()
     for index, (one, other) in enumerate(zip(eager, compiled, strict=True)):
         if index == 4:

@@ -83,7 +83,7 @@ class Arena:
             TickgraphError: the name is taken or the arena is sealed.
         """
         self._check_free(name)
-        source = value.detach() if isinstance(value, Tensor) else torch.tensor(value)
+        source = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype)
         tensor = torch.empty(source.shape, dtype=dtype, device=self.device)
         tensor.copy_(source)
         self._entries[name] = _Entry(tensor, why, constant=True)

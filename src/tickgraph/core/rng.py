@@ -196,7 +196,7 @@ class Stream:
         stream = torch.full((), number, dtype=torch.int64, device=rng.device)
         block = torch.arange(_blocks(lanes), dtype=torch.int64, device=rng.device)
         words = _philox(stream, rng.tick & _WORD, rng.row[:, None], block, rng.key[0], rng.key[1])
-        return torch.stack(words, dim=-1).reshape(rng.rows, -1)[:, :lanes]
+        return torch.stack(words, dim=-1).reshape(rng.rows, 4 * _blocks(lanes))[:, :lanes]
 
     def uniform(self, name: str, lanes: int, low: float | Tensor = 0.0, high: float | Tensor = 1.0) -> Tensor:
         """Return (rows, lanes) float32 in [low, high] up to one rounding, from 24 bits of each word.
@@ -215,12 +215,13 @@ class Stream:
 
     def normal(self, name: str, lanes: int) -> Tensor:
         """Return (rows, lanes) float32 of mean 0 and deviation 1 (Box-Muller); devices agree to 2 ulp."""
-        words = self.words(name, lanes + lanes % 2).reshape(self.rng.rows, -1, 2)
+        count = (lanes + 1) // 2
+        words = self.words(name, 2 * count).reshape(self.rng.rows, count, 2)
         # From (0, 1], so that the logarithm is finite.
         radius = torch.sqrt(-2.0 * torch.log((words[..., 0] + 1).to(torch.float32) * 2.0**-32))
         angle = (words[..., 1] >> 8).to(torch.float32) * (2.0**-24 * 2.0 * math.pi)
         pairs = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
-        return pairs.reshape(self.rng.rows, -1)[:, :lanes]
+        return pairs.reshape(self.rng.rows, 2 * count)[:, :lanes]
 
     def integers(self, name: str, lanes: int, low: int | Tensor, high: int | Tensor) -> Tensor:
         """Return (rows, lanes) int64 in [low, high), where high - low is from 1 to 2^31.
@@ -244,7 +245,8 @@ class Stream:
         """
         ends = torch.cumsum(weights, dim=0)
         target = (self.words(name, 1)[:, 0] * ends[-1]) >> 32
-        return torch.searchsorted(ends, target, right=True)
+        # Weights that are all zero would give an index past the end, which a device does not survive.
+        return torch.searchsorted(ends, target, right=True).clamp_max(weights.shape[0] - 1)
 
     def _float32(self, value: float | Tensor) -> Tensor:
         if isinstance(value, Tensor):
