@@ -80,9 +80,10 @@ class Backend(ABC):
         if tensor is None:
             shape = self.scene.view_shapes.get(name)
             if shape is None:
+                hint = f" ({nearby(name, FRESH)})" if nearby(name, FRESH) else ""
                 raise TickgraphError(
-                    f"a term reads {name!r}, which is not fresh after a step; {nearby(name, FRESH)} "
-                    f"The fresh fields are {', '.join(FRESH)}".replace("  ", " ")
+                    f"{name!r} is not fresh after a step, so that no term may read it{hint}; the fresh fields are "
+                    f"{', '.join(FRESH)}"
                 )
             tensor = self._arena.new(f"sim/{name}", (self.num_envs, *shape), why="view of the simulation")
             if name in ("qpos", "qvel"):

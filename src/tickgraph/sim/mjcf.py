@@ -47,8 +47,8 @@ def load_spec(model: Callable[[], mujoco.MjSpec] | str | Path, owner: str) -> mu
         raise TickgraphError(f"MuJoCo refuses {what}: {one_line(error)}") from error
 
 
-def one_line(error: Exception) -> str:
-    """Return an error's text on one line."""
+def one_line(error: Exception | str) -> str:
+    """Return the text of an error or a warning on one line."""
     return " ".join(str(error).split())
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tickgraph.core.errors import TickgraphError, nearby
-from tickgraph.robots.mj import load_mujoco
+from tickgraph.robots.mj import load_mujoco, logger
 from tickgraph.sim.index import (
     EntityIndex,
     SensorIndex,
@@ -183,12 +185,22 @@ def compile_model(cfg: SceneCfg, look: bool = False) -> mujoco.MjModel:
         if look and entity.look is not None:
             entity.look(specs[name])
         _attach(spec, name, entity, specs[name])
+    names = [sensor.name for sensor in cfg.sensors]
     for sensor in cfg.sensors:
+        if names.count(sensor.name) > 1:
+            raise TickgraphError(f"there are {names.count(sensor.name)} sensors named {sensor.name!r}; rename one")
         _add_sensor(spec, sensor, cfg)
-    try:
-        return spec.compile()
-    except ValueError as error:
-        raise TickgraphError(f"MuJoCo refuses the scene: {one_line(error)}") from error
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            model = spec.compile()
+        except ValueError as error:
+            raise TickgraphError(f"MuJoCo refuses the scene: {one_line(error)}") from error
+    for item in caught:
+        # That the scene's options win over those of an entity's model is what EntityCfg says.
+        level = logging.DEBUG if "Attach conflict" in str(item.message) else logging.WARNING
+        logger.log(level, "MuJoCo: %s", one_line(item.message))
+    return model
 
 
 def _world_options(spec: mujoco.MjSpec, specs: dict[str, mujoco.MjSpec], cfg: SceneCfg) -> None:

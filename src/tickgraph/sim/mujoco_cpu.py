@@ -15,6 +15,7 @@ from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.robots.mj import load_mujoco
 from tickgraph.sim.backend import LAST_SUBSTEP, Backend
+from tickgraph.sim.mjcf import one_line
 from tickgraph.sim.model import Scene
 
 
@@ -42,7 +43,8 @@ class MujocoBackend(Backend):
         self._stage_vel = int(self._mujoco.mjtStage.mjSTAGE_VEL)
         self._stage_none = int(self._mujoco.mjtStage.mjSTAGE_NONE)
         self._live = {name: self._batch.bind(name) for name in ("qpos", "qvel", "ctrl")}
-        self._live["qpos"][:], self._live["qvel"][:] = scene.default_qpos, scene.default_qvel
+        # Rounded to float32, as every state is that an event stages.
+        self._live["qpos"][:], self._live["qvel"][:] = self.default_qpos.numpy(), self.default_qvel.numpy()
         self._ctrl64 = _tensor(self._live["ctrl"])
         self._pairs: list[tuple[Tensor, Tensor]] = []  # (view, the batch's array), copied after every advance
         self._rows: dict[str, tuple[NDArray, NDArray]] = {}  # the same as arrays, for rows of written worlds
@@ -201,7 +203,7 @@ class MujocoBackend(Backend):
 
     def _note(self, error: Any) -> None:
         self._raised += len(error.ids)
-        self._last_error = str(error)
+        self._last_error = one_line(error)
 
     def _warning_totals(self) -> dict[str, int]:
         totals = self._warnings + self._batch.warning[:, :, 1].sum(axis=0)
