@@ -100,6 +100,8 @@ class Env:
             raise TickgraphError(f"num_envs is {self.num_envs}, expected a whole number of at least 1")
         if cfg.decimation < 1:
             raise TickgraphError(f"decimation is {cfg.decimation}, expected a whole number of at least 1")
+        if not cfg.episode_length_s > 0:
+            raise TickgraphError(f"episode_length_s is {cfg.episode_length_s}, expected a positive number of seconds")
         self.device = torch.device(device)
         self.seed = seed
         self.backend_name = backend

@@ -261,7 +261,7 @@ class ActionManager(Manager):
         self._delays = {
             name: DelayLine(env, f"actions/{name}", self.dims[name], (cfg.delay_min_lag, cfg.delay_max_lag))
             for name, cfg in cfgs.items()
-            if cfg is not None and cfg.delay_max_lag > 0
+            if cfg is not None and (cfg.delay_min_lag, cfg.delay_max_lag) != (0, 0)
         }
 
     def _build(self, name: str, cfg: Any) -> Any:
@@ -553,6 +553,9 @@ class RecorderManager(Manager):
     def rehearse(self) -> None:
         for name, term in self.terms.items():
             value = term()
+            if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != self._env.num_envs:
+                got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise TickgraphError(f"term {term.path} returned {got}, expected a tensor ({self._env.num_envs}, ...)")
             self.buffers[name] = self._env.arena.new(
                 f"recorders/{name}", tuple(value.shape), value.dtype, "recorded signal of the tick that just ended"
             )

@@ -50,7 +50,7 @@ class ObservationTerm:
         elif cfg.scale is not None:
             self.scale = float(cfg.scale)
         self.delay = None
-        if cfg.delay_max_lag > 0:
+        if (cfg.delay_min_lag, cfg.delay_max_lag) != (0, 0):
             self.delay = DelayLine(env, self.path, self.frame_dim, (cfg.delay_min_lag, cfg.delay_max_lag))
         self.history = None
         if cfg.history_length > 0:
