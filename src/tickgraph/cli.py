@@ -122,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     training = words[:1] == ["train"] and not {"-h", "--help"} & set(words)
     interrupts = Interrupts().install() if training else None
+    if interrupts is not None:
+        interrupts.at_exit = lambda signal: print(f"\n{signal} before the run began; nothing was written", flush=True)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names in any script print under any locale, escaped if need be
             stream.reconfigure(errors="backslashreplace")
@@ -145,6 +147,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         tail = "" if expected else " (a fault of tickgraph or of the task's code; --debug shows where)"
         print(f"tickgraph: {hint}{text}{tail}", file=sys.stderr)
         return EXIT_USER_ERROR if expected else EXIT_FAILED
+    finally:
+        if interrupts is not None:
+            interrupts.restore()
 
 
 def _dispatch(words: list[str], interrupts: Interrupts | None) -> int:

@@ -104,7 +104,8 @@ class LivePanel:
         ]
         tables = Columns([_figures(name, keys, row) for name, keys in groups if keys], padding=(0, 3))
         total = progress.wall_s + progress.left_s if progress.left_s is not None else None
-        bar = ProgressBar(total=total or 1.0, completed=progress.wall_s if total else 0.0)
+        bar = Table.grid(expand=True)
+        bar.add_row(ProgressBar(total=total or 1.0, completed=progress.wall_s if total else 0.0))
         self._live.update(Box(Group(head, bar, tables), title=self._title), refresh=True)
 
     def note(self, text: str) -> None:

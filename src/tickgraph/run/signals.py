@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 EXIT_INTERRUPTED = 130  # of every run that a signal ended, whichever signal it was
 
@@ -26,12 +27,18 @@ class Interrupts:
         self.requested: str | None = None
         self.at_exit: Callable[[str], object] | None = None
         self._deferred = False
+        self._before: dict[int, Any] = {}
 
     def install(self) -> Interrupts:
         """Take over both signals; returns itself."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
+            self._before[number] = signal.signal(number, self._handle)
         return self
+
+    def restore(self) -> None:
+        """Give both signals back to whoever had them."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def defer(self, on: bool = True) -> None:
         """From here on the first signal waits until somebody reads `requested`."""
