@@ -93,3 +93,9 @@ def test_a_file_that_is_not_xml(folder):
 def test_a_function_that_returns_something_else():
     with pytest.raises(TickgraphError, match="returned dict, expected a mujoco.MjSpec"):
         scene_of(dict)
+
+
+def test_a_function_may_read_a_file_with_assets_and_return_the_same_spec_twice(folder):
+    spec = mujoco.MjSpec.from_file(str(folder / "modèle.xml"))
+    for _ in range(2):
+        assert scene_of(lambda: spec).mjmodel.nmesh == 1

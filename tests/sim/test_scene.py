@@ -10,6 +10,7 @@ from sim_toys import BALL, SLIDER, ball_scene, go2_scene, slider_scene
 
 from tickgraph.core.errors import TickgraphError
 from tickgraph.robots.entity import InitialStateCfg
+from tickgraph.robots.go2 import go2_robot
 from tickgraph.sim.index import UNLIMITED
 from tickgraph.sim.model import build_scene
 from tickgraph.sim.scene import EntityCfg, SceneCfg, SensorCfg, SolverCfg, TerrainCfg
@@ -154,3 +155,19 @@ def test_unknown_names_offer_nearby_ones():
     with pytest.raises(TickgraphError, match="whole numbers"):
         scene.model_field("geom_condim")
     assert scene.model_field("opt.gravity").tolist() == [0, 0, -9.81]
+
+
+def test_contact_of_a_body_its_subtree_and_anything():
+    sensors = tuple(
+        SensorCfg(kind, "contact", "FL_calf" if kind != "below" else "FL_thigh", objtype, ref=ref)
+        for kind, objtype, ref in (("body", "body", "terrain"), ("below", "subtree", "terrain"), ("any", "xbody", None))
+    )
+    knee = SensorCfg("knee", "contact", "FL_thigh", "body", ref="terrain")
+    scene = build_scene(SceneCfg({"robot": go2_robot()}, sensors=(*sensors, knee)))
+    data = mujoco.MjData(scene.mjmodel)
+    data.qpos[:] = scene.default_qpos
+    mujoco.mj_step(scene.mjmodel, data, nstep=100)
+    below, on = np.array([0, 1, 2]), data.sensordata.reshape(4, 4)
+    assert on[below, 0].tolist() == [1, 1, 1] and (on[below, 3] > 10).all()
+    np.testing.assert_array_equal(on[0], on[1])
+    assert on[3].tolist() == [0, 0, 0, 0]  # the thigh itself touches nothing

@@ -13,6 +13,9 @@ from tickgraph.robots.mj import load_mujoco
 if TYPE_CHECKING:
     import mujoco
 
+# The six pictures of a cube texture have attributes of their own.
+_FILE_ATTRIBUTES = ("file", "fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")
+
 
 def load_spec(model: Callable[[], mujoco.MjSpec] | str | Path, owner: str) -> mujoco.MjSpec:
     """Return the MjSpec of an entity.
@@ -33,7 +36,7 @@ def load_spec(model: Callable[[], mujoco.MjSpec] | str | Path, owner: str) -> mu
             raise TickgraphError(
                 f"the model function of entity {owner!r} returned {type(spec).__name__}, expected a mujoco.MjSpec"
             )
-        return spec
+        return spec.copy()  # the scene changes it
     if isinstance(model, str) and model.lstrip("\ufeff \t\r\n").startswith("<"):
         text, include, assets, what = model, {}, {}, f"the MJCF string of entity {owner!r}"
     else:
@@ -42,6 +45,8 @@ def load_spec(model: Callable[[], mujoco.MjSpec] | str | Path, owner: str) -> mu
         text = _read(path, what).decode("utf-8-sig", errors="replace")
         include, assets = _files(text, path.parent, what)
     try:
+        if any(name.endswith(".xml") for name in assets):  # models to attach, which bring files of their own
+            return mujoco.MjSpec.from_file(str(path))
         return mujoco.MjSpec.from_string(text.strip(), include=include, assets=assets)
     except ValueError as error:
         raise TickgraphError(f"MuJoCo refuses {what}: {one_line(error)}") from error
@@ -71,8 +76,7 @@ def _files(text: str, folder: Path, what: str) -> tuple[dict[str, bytes], dict[s
         dirs["texture"] = Path(compiler.attrib.get("texturedir", dirs["texture"]))
     assets: dict[str, bytes] = {}
     for item in (item for root in roots for item in root.iter()):
-        # The six files of a cube texture have attributes of their own.
-        names = [value for key, value in item.attrib.items() if key.startswith("file") and value]
+        names = [item.attrib[key] for key in _FILE_ATTRIBUTES if item.attrib.get(key)]
         kind = {"mesh": "mesh", "skin": "mesh", "hfield": "mesh", "texture": "texture"}.get(item.tag, "other")
         for name in names if item.tag != "include" else []:
             source = folder / dirs[kind] / name

@@ -20,8 +20,9 @@ from tickgraph.sim.index import (
     options,
 )
 from tickgraph.sim.mjcf import load_spec, one_line
-from tickgraph.sim.scene import EntityCfg, SceneCfg, SensorCfg, SolverCfg
-from tickgraph.sim.terrain import TERRAIN_BODY, add_terrain
+from tickgraph.sim.scene import EntityCfg, SceneCfg, SolverCfg
+from tickgraph.sim.sensors import add_sensor
+from tickgraph.sim.terrain import add_terrain
 
 if TYPE_CHECKING:
     import mujoco
@@ -189,7 +190,7 @@ def compile_model(cfg: SceneCfg, look: bool = False) -> mujoco.MjModel:
     for sensor in cfg.sensors:
         if names.count(sensor.name) > 1:
             raise TickgraphError(f"there are {names.count(sensor.name)} sensors named {sensor.name!r}; rename one")
-        _add_sensor(spec, sensor, cfg)
+        add_sensor(spec, sensor, cfg)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -296,66 +297,3 @@ def _attach(spec: mujoco.MjSpec, name: str, cfg: EntityCfg, child: mujoco.MjSpec
         spec.attach(child, prefix=f"{name}/", frame=frame)
     except ValueError as error:
         raise TickgraphError(f"MuJoCo refuses the model of entity {name!r}: {one_line(error)}") from error
-
-
-def _add_sensor(spec: mujoco.MjSpec, cfg: SensorCfg, scene: SceneCfg) -> None:
-    mujoco = load_mujoco()
-    types = {
-        key.removeprefix("mjSENS_").lower(): value
-        for key, value in mujoco.mjtSensor.__members__.items()
-        if key.removeprefix("mjSENS_").lower() in _KINDS
-    }
-    if cfg.kind not in types:
-        raise TickgraphError(
-            f"sensor {cfg.name!r} is of unknown kind {cfg.kind!r}; {nearby(cfg.kind, types) or options(sorted(types))}"
-        )
-    sensor = spec.add_sensor(name=cfg.name, type=types[cfg.kind])
-    obj = _target(spec, cfg, cfg.objtype, cfg.obj, cfg.entity, scene)
-    ref = None if cfg.ref is None else _target(spec, cfg, cfg.reftype, cfg.ref, cfg.ref_entity or cfg.entity, scene)
-    if cfg.kind == "contact":
-        # MuJoCo reports the force of the first party on the second, so that the thing measured goes second.
-        obj, ref = ref, obj
-        fields = (mujoco.mjtConDataField.mjCONDATA_FOUND, mujoco.mjtConDataField.mjCONDATA_FORCE)
-        net_force, slots = 3, 1
-        sensor.intprm[:3] = [sum(1 << int(item) for item in fields), net_force, slots]
-    if obj is not None:
-        sensor.objtype, sensor.objname = obj
-    if ref is not None:
-        sensor.reftype, sensor.refname = ref
-
-
-_KINDS = frozenset(
-    "accelerometer contact force frameangacc frameangvel framelinacc framelinvel framepos framequat framexaxis "
-    "frameyaxis framezaxis gyro subtreeangmom subtreecom subtreelinvel torque touch velocimeter".split()
-)
-
-
-def _target(
-    spec: mujoco.MjSpec, sensor: SensorCfg, kind: str, name: str, owner: str, scene: SceneCfg
-) -> tuple[int, str]:
-    """Return the MuJoCo object type and full name of a sensor's obj or ref."""
-    mujoco = load_mujoco()
-    types = {
-        "site": mujoco.mjtObj.mjOBJ_SITE,
-        # Contacts belong to the tree's bodies as such; for frames, MuJoCo's "body" means the inertial frame.
-        "body": mujoco.mjtObj.mjOBJ_BODY,
-        "xbody": mujoco.mjtObj.mjOBJ_BODY if sensor.kind == "contact" else mujoco.mjtObj.mjOBJ_XBODY,
-        "geom": mujoco.mjtObj.mjOBJ_GEOM,
-        "subtree": mujoco.mjtObj.mjOBJ_XBODY,
-    }
-    if kind not in types:
-        raise TickgraphError(f"sensor {sensor.name!r} names a {kind!r}; {options(list(types))}")
-    if name == TERRAIN_BODY and sensor.ref == name:
-        if scene.terrain is None:
-            raise TickgraphError(f"sensor {sensor.name!r} refers to the terrain, but SceneCfg.terrain is None")
-        return mujoco.mjtObj.mjOBJ_BODY, TERRAIN_BODY
-    if name == "world":
-        return (types["xbody"] if kind != "body" else types["body"]), name
-    lists = {"site": spec.sites, "geom": spec.geoms}
-    names = [item.name for item in lists.get(kind, spec.bodies)]
-    full = f"{owner}/{name}"
-    if full not in names:
-        own = [item.removeprefix(f"{owner}/") for item in names if item.startswith(f"{owner}/")]
-        hint = nearby(name, own) or options(own)
-        raise TickgraphError(f"sensor {sensor.name!r}: entity {owner!r} has no {kind} {name!r}; {hint}")
-    return types[kind], full
