@@ -42,6 +42,24 @@ def test_the_force_pushes_the_cart_and_its_rail_ends_no_episode():
     assert not env.terminated.any() and (env.episode_length == 150).all()
 
 
+def test_a_classical_controller_swings_it_up_and_is_paid_for_it():
+    # Pump energy with the cart's acceleration until the pole is near the top, then balance by state feedback.
+    env = small_env(8)
+    rewards, is_up = [], []
+    for _ in range(200):
+        x, cos, sin, x_dot, theta_dot = env.obs["actor"].unbind(1)
+        energy = 0.5 * (0.1 / 3) * theta_dot**2 + 0.1 * 9.81 * 0.5 * (cos - 1.0)  # 0 at the top at rest
+        swing = (40.0 * energy * theta_dot * cos).clamp(-8.0, 8.0) - 2.0 * x - x_dot
+        balance = 40.0 * torch.atan2(sin, cos) + 8.0 * theta_dot + 2.0 * x + 3.0 * x_dot
+        force = 1.1 * torch.where(cos > 0.85, balance, swing)
+        env.step((force / 10.0).clamp(-1.0, 1.0)[:, None])
+        rewards.append(env.reward.clone())
+        is_up.append(env.obs["actor"][:, 1] > math.cos(0.2))
+    assert torch.stack(is_up)[-50:].all()
+    reward = torch.stack(rewards) / env.step_dt
+    assert reward[-50:].mean() > 0.95 and reward[:10].mean() < 0.05
+
+
 def test_nothing_blocks_compilation():
     assert small_env(2).blockers() == []
 

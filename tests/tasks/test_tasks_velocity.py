@@ -11,6 +11,7 @@ from tickgraph.mdp.gait import wrap_to_pi
 from tickgraph.run.evaluate import EvalTrace, evaluation_env_cfg
 from tickgraph.tasks.velocity import g1_walk_flat, go2_walk_flat
 from tickgraph.tasks.velocity_figures import walking_figures
+from tickgraph.tasks.velocity_go2 import FOOT_CONTACTS
 
 TASKS = {"go2": go2_walk_flat, "g1": g1_walk_flat}
 GAIT_COLUMNS = {"go2": slice(45, 49), "g1": slice(96, 98)}
@@ -191,6 +192,20 @@ def test_falls_are_terminations(name):
         env.sim.refresh(mask)
     env.step(torch.zeros(4, env.action_manager.total_dim))
     assert env.terminated.tolist()[:2] == [False, True] and not env.truncated.any()
+
+
+def test_go2_holds_its_home_pose_on_four_feet():
+    def calm(cfg):
+        cfg.events = {}
+
+    env = small_env("go2", worlds=2, edit=calm)
+    for _ in range(50):
+        env.step(torch.zeros(2, 12))
+    assert not env.done.any()
+    torch.testing.assert_close(env.scene["robot"].data.root_link_pos_w[:, 2], torch.full((2,), 0.3), atol=0.01, rtol=0)
+    force = sum(env.scene[sensor].force for sensor in FOOT_CONTACTS.values())
+    weight = 9.81 * env.scene["robot"].index.body_mass.sum()
+    torch.testing.assert_close(force[:, 2], torch.full((2,), weight, dtype=torch.float32), atol=0, rtol=0.05)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,13 +19,15 @@ from tickgraph.env.config import (
     SceneEntityCfg,
     TerminationTermCfg,
 )
-from tickgraph.env.env import Env
 from tickgraph.env.scene import SceneEntity
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.robots.cartpole import HINGE_JOINT, SLIDER_JOINT, cartpole_robot
 from tickgraph.run.config import EvaluationCfg, Task, TrainCfg
-from tickgraph.run.evaluate import EvalTrace
 from tickgraph.sim.scene import SceneCfg
+
+if TYPE_CHECKING:
+    from tickgraph.env.env import Env
+    from tickgraph.run.evaluate import EvalTrace
 
 UPRIGHT_ANGLE = 0.2  # rad, within which the pole counts as upright
 FINAL_SECOND = 1.0  # s, the end of an episode throughout which a success must hold the pole upright

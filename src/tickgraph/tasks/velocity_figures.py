@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from tickgraph import mdp
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.run.config import EvaluationCfg
-from tickgraph.run.evaluate import EvalTrace
+
+if TYPE_CHECKING:
+    from tickgraph.run.evaluate import EvalTrace
 
 FORWARD_SPEEDS = (0.3, 1.0)  # m/s, commanded, one for each episode
 SETTLING_S = 1.0  # s, left out of the figures
