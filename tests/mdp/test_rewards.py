@@ -125,6 +125,10 @@ def test_trot_contact_and_swing():
     close(mdp.gait_contact(env, "gait", 0.6, names, 0.1), 0.5)  # FL stands, FR swings; RL touches, RR does not
     swing = mdp.swing_foot_height(env, "gait", 0.1, 0.01, 0.6, SceneEntity("robot"))
     close(swing, (1.0 + math.exp(-1.0)) / 4)
+    # Swinging feet are 0.375 through their swing: the arc is at 0.02 + 0.08 sin(0.375 pi) there, at 0.02 in stance.
+    arc = mdp.swing_foot_arc(env, "gait", 0.02, 0.1, 0.01, 0.6, SceneEntity("robot"))
+    top = 0.02 + 0.08 * math.sin(0.375 * math.pi)
+    close(arc, math.exp(-(0.08**2 + (0.1 - top) ** 2 + (0.2 - top) ** 2) / 0.01))
 
 
 def test_feet_slide():

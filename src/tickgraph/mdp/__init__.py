@@ -30,6 +30,7 @@ from tickgraph.mdp.feet import (
     feet_phase,
     feet_slide,
     gait_contact,
+    swing_foot_arc,
     swing_foot_height,
 )
 from tickgraph.mdp.gait import cycle_fraction, foot_height, wrap_to_pi
@@ -166,6 +167,7 @@ __all__ = [
     "root_pos_w",
     "root_quat_w",
     "site_height",
+    "swing_foot_arc",
     "swing_foot_height",
     "time_out",
     "track_angular_velocity",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,6 +47,33 @@ def swing_foot_height(
     swing = cycle_fraction(env.command_manager.get_command(command_name)) >= stance_fraction
     error = env.scene[asset_cfg.name].data.site_pos_w[:, asset_cfg.site_ids, 2] - target_height
     return torch.where(swing, torch.exp(-error * error / sigma), 0.0).mean(dim=1)
+
+
+def swing_foot_arc(
+    env: Env,
+    command_name: str,
+    stance_height: float,
+    target_height: float,
+    sigma: float,
+    stance_fraction: float,
+    asset_cfg: SceneEntity,
+) -> Tensor:
+    """exp(-sum over feet of (height - arc)^2 / sigma): the arc is half a sine over the swing, flat in stance.
+
+    All feet have to follow at once, so that dragging one of them costs as much as dragging all.
+
+    Args:
+        command_name: a gait command of F phases, rad.
+        stance_height, target_height: m in the world, lowest and highest point of the arc: for flat ground.
+        sigma: m^2.
+        stance_fraction: a foot swings once its cycle has gone this far, 0 to 1.
+        asset_cfg: F sites at the feet, in the order of the phases (``preserve_order=True``).
+    """
+    cycle = cycle_fraction(env.command_manager.get_command(command_name))
+    swing = ((cycle - stance_fraction) / (1.0 - stance_fraction)).clamp(min=0.0)
+    arc = stance_height + (target_height - stance_height) * torch.sin(math.pi * swing)
+    error = env.scene[asset_cfg.name].data.site_pos_w[:, asset_cfg.site_ids, 2] - arc
+    return torch.exp(-torch.sum(error * error, dim=1) / sigma)
 
 
 def gait_contact(
