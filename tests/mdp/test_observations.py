@@ -82,7 +82,7 @@ def test_contacts_by_force():
     assert mdp.contact_found(env, ("l", "r"), 1.0).tolist() == [[0.0, 1.0], [0.0, 0.0]]
 
 
-def test_gait_in_radians_and_as_a_share():
+def test_gait_in_radians_and_as_a_clock():
     env = fake_env(commands={"gait": torch.tensor([[0.0, -math.pi]])})
     assert mdp.gait_phase(env, "gait").tolist() == [[0.0, torch.tensor(-math.pi).item()]]
-    torch.testing.assert_close(mdp.gait_cycle(env, "gait"), torch.tensor([[0.0, 0.5]]))
+    torch.testing.assert_close(mdp.gait_clock(env, "gait"), torch.tensor([[0.0, 1.0]]))

@@ -14,7 +14,7 @@ from tickgraph.tasks.velocity_figures import walking_figures
 from tickgraph.tasks.velocity_go2 import FOOT_CONTACTS
 
 TASKS = {"go2": go2_walk_flat, "g1": g1_walk_flat}
-GAIT_COLUMNS = {"go2": slice(45, 49), "g1": slice(96, 98)}
+GAIT_COLUMNS = {"go2": slice(45, 47), "g1": slice(96, 98)}
 ACTION_COLUMNS = {"go2": slice(30, 42), "g1": slice(64, 93)}
 
 
@@ -45,10 +45,10 @@ def test_go2_layout_and_control_step():
     env = small_env("go2")
     assert layout(env, "actor") == {
         **{"base_ang_vel": 3, "projected_gravity": 3, "joint_pos": 12, "joint_vel": 12, "last_action": 12},
-        **{"command": 3, "gait_phase": 4},
+        **{"command": 3, "gait_phase": 2},
     }
     assert list(layout(env, "critic").items())[-1] == ("base_lin_vel", 3)
-    assert env.observation_manager.dims == {"actor": 49, "critic": 52}
+    assert env.observation_manager.dims == {"actor": 47, "critic": 50}
     assert env.step_dt == pytest.approx(0.02) and env.physics_dt == pytest.approx(0.01)
     assert env.max_episode_length == 1000 and env.action_manager.total_dim == 12
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from tickgraph.core import rotation
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.scene import SceneEntity
-from tickgraph.mdp.gait import cycle_fraction
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -124,9 +123,10 @@ def gait_phase(env: Env, command_name: str) -> Tensor:
     return env.command_manager.get_command(command_name)
 
 
-def gait_cycle(env: Env, command_name: str) -> Tensor:
-    """(N, F) in [0, 1), share of its cycle that each foot has gone through."""
-    return cycle_fraction(env.command_manager.get_command(command_name))
+def gait_clock(env: Env, command_name: str) -> Tensor:
+    """(N, 2) sine and cosine of the first foot's phase: unlike an angle it does not jump where a cycle begins anew."""
+    phase = env.command_manager.get_command(command_name)[:, :1]
+    return torch.cat((torch.sin(phase), torch.cos(phase)), dim=1)
 
 
 def builtin_sensor(env: Env, sensor_name: str) -> Tensor:

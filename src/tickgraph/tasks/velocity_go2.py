@@ -28,7 +28,7 @@ FOOT_CONTACTS = {leg: f"{leg}_foot_contact" for leg in LEGS}
 
 
 def go2_walk_flat() -> Task:
-    """Return the task: 20 s episodes at 50 Hz, observations 49 (actor) and 52 (critic), 12 actions."""
+    """Return the task: 20 s episodes at 50 Hz, observations 47 (actor) and 50 (critic), 12 actions."""
     contacts = tuple(FOOT_CONTACTS.values())
     scene = SceneCfg(
         entities={"robot": go2_robot()},
@@ -139,7 +139,7 @@ def _observed() -> dict[str, ObservationTermCfg]:
         "joint_vel": ObservationTermCfg(mdp.joint_vel_rel),
         "last_action": ObservationTermCfg(mdp.last_action),
         "command": ObservationTermCfg(mdp.generated_commands, _twist()),
-        "gait_phase": ObservationTermCfg(mdp.gait_cycle, _gait()),
+        "gait_phase": ObservationTermCfg(mdp.gait_clock, _gait()),
     }
 
 
