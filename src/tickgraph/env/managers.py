@@ -373,6 +373,8 @@ class CommandManager(Manager):
 
     def step(self) -> None:
         for term in self.terms.values():
+            if term.rewrite is not None:
+                term.rewrite.zero_()
             term.step()
 
     def calls(self) -> Iterator[JudgedCall]:

@@ -35,6 +35,7 @@ class Tick:
             for i in range(env.cfg.decimation if env.substep_manager.terms else 0)
         ]
 
+    @torch.inference_mode(False)  # a caller's inference mode would have every program compiled anew
     def __call__(self) -> None:
         sim = self._env.sim
         self.act_and_apply()
@@ -123,7 +124,7 @@ def restart(env: Env) -> None:
     env.event_manager.step()
     for term in env.command_manager.terms.values():
         if term.rewrite is not None:
-            term.write_state(env.rewrite)
+            term.write_state(term.rewrite & env.rewrite)
     env.curriculum_manager.compute(env.done)
     begin_episodes(env, env.done)
     env.written.logical_or_(env.restarted)
