@@ -275,13 +275,14 @@ class Env:
         self.command_manager = CommandManager(self, cfg.commands)
         self.action_manager = ActionManager(self, cfg.actions)
         self.event_manager = EventManager(self, cfg.events)
-        self.observation_manager = ObservationManager(self, cfg.observations)
         self.reward_manager = RewardManager(self, cfg.rewards)
         self.termination_manager = TerminationManager(self, cfg.terminations)
         self.curriculum_manager = CurriculumManager(self, cfg.curriculum)
         self.metric_manager = MetricManager(self, cfg.metrics)
         self.recorder_manager = RecorderManager(self, cfg.recorders)
         self.substep_manager = SubstepManager(self, cfg.substeps)
+        # Last: observations are called once for their width, and may read what any other term remembers.
+        self.observation_manager = ObservationManager(self, cfg.observations)
         self.managers = [
             self.observation_manager,
             self.action_manager,
