@@ -164,7 +164,9 @@ class EnvCfg:
     """A task: the scene, the control step and the terms of every manager.
 
     The control step is ``decimation * scene.timestep`` seconds. ``episode_length_s`` is the time limit that
-    ``mdp.time_out`` reads.
+    ``mdp.time_out`` reads. A world in which any ``qvel`` exceeds ``diverged_speed`` (m/s or rad/s) counts as diverged:
+    a simulation that explodes passes through large finite numbers first, and one such reward spoils a normaliser for
+    good.
     """
 
     scene: SceneCfg
@@ -172,6 +174,7 @@ class EnvCfg:
     episode_length_s: float = 20.0
     num_envs: int = 256
     scale_rewards_by_dt: bool = True
+    diverged_speed: float = 1.0e3
     observations: dict[str, ObservationGroupCfg] = field(default_factory=dict)
     actions: dict[str, ActionTermCfg] = field(default_factory=dict)
     rewards: dict[str, RewardTermCfg] = field(default_factory=dict)

@@ -87,7 +87,7 @@ def terminal_observation(env: Env) -> None:
     env.observation_manager.look(env.final_obs)
     bad = (
         _not_finite(env.action),
-        _not_finite(env.sim.view("qpos")) | _not_finite(env.sim.view("qvel")),
+        _beyond(env.sim.view("qpos"), DIVERGED) | _beyond(env.sim.view("qvel"), env.cfg.diverged_speed),
         ~torch.isfinite(env.reward),
         torch.stack([_not_finite(value) for value in env.final_obs.values()]).any(dim=0),
     )
@@ -163,5 +163,10 @@ def stagger(env: Env) -> None:
 
 def _not_finite(values: Tensor) -> Tensor:
     """Return (N,) bool: any value of the row is NaN, infinite or beyond what MuJoCo calls bad."""
+    return _beyond(values, DIVERGED)
+
+
+def _beyond(values: Tensor, limit: float) -> Tensor:
+    """Return (N,) bool: any value of the row is NaN or of a magnitude beyond the limit."""
     # NaN compares false, so that the negated test catches it too.
-    return ~(values.abs() < DIVERGED).all(dim=1)
+    return ~(values.abs() < limit).all(dim=1)
