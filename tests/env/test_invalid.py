@@ -200,3 +200,12 @@ def test_the_state_beside_the_joints_is_clean_too():
         _, _, terminated, _, _ = env.step(torch.zeros(N, 2))
         assert not terminated.any()
     assert env.sim.view("qpos").isfinite().all() and env.sim.view("qvel").isfinite().all()
+
+
+def test_a_world_faster_than_anything_real_counts_as_diverged():
+    task = Slider(v=(1.0, 2.0), limit=(1000,)).cfg()
+    task.diverged_speed = 1.5
+    env = Env(task, 4, execution="eager")
+    env.step(torch.zeros(4, env.action_manager.total_dim))
+    assert env.invalid.tolist() == [False, True, False, True]
+    assert env.stats.drain()["invalid/state"] == 2
