@@ -79,4 +79,3 @@ class GreedyPolicy:
     def act(self, obs: Mapping[str, Tensor], action: Tensor, done: Tensor) -> None:
         """Write tanh(mean) of `obs` group "actor" (N, Da) into `action` (N, A); `done` is not read."""
         action.copy_(torch.tanh(self.policy(obs["actor"])[0]))
-

@@ -12,10 +12,11 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.rng import Rng
-from tickgraph.learn.networks import Actor, BatchStats, Critic, alias, declare, project_, sample_action
+from tickgraph.learn.networks import Actor, BatchStats, Critic, UnitBatchNorm, sample_action
 from tickgraph.learn.normalizer import RewardNormalizer
 from tickgraph.learn.optimizer import Adam, NetworkStep, learning_rate
 from tickgraph.learn.replay import DISCOUNTS, Batch
+from tickgraph.learn.storage import bind, declare, pack_statistics
 
 NOISE_SCOPES = ("shared", "per_env")
 
@@ -53,7 +54,8 @@ class FlashSacCfg:
     noise_max_repeat: int = 16
     """Exploration noise is held for n in 1..max steps, P(n) in proportion to n^-exponent."""
     noise_scope: str = "shared"
-    """"shared": all worlds change their noise in the same step, as the authors; "per_env": each its own, and when done."""
+    """"shared": all worlds change their noise in the same step, as the authors; "per_env": each its own, and at its
+    episode's end."""
     bc_weight: float = 0.0
     """Weight of the pull towards replayed actions."""
     bf16: bool = False
@@ -92,7 +94,8 @@ class ActorLoss(NamedTuple):
     """() with gradient to the actor."""
     entropy: Tensor
     """() mean of -log pi."""
-    stats: list[BatchStats]
+    statistics: Tensor
+    """(2, S) batch means and variances of the actor's norms."""
 
 
 class CriticLoss(NamedTuple):
@@ -104,7 +107,8 @@ class CriticLoss(NamedTuple):
     """() mean value of the replayed actions, over batch and members."""
     target_q: Tensor
     """() mean of the target distribution."""
-    stats: list[BatchStats]
+    statistics: Tensor
+    """(2, S) batch means and variances of the critic's norms."""
 
 
 def actor_objective(
@@ -128,26 +132,36 @@ def actor_objective(
     stats: list[BatchStats] = []
     mean, log_std = actor(batch.actor_obs, stats, rows)
     action, log_prob = sample_action(mean, log_std, noise)
-    q = expectation(critic(torch.cat((batch.critic_obs[rows], action), dim=-1)), atoms).amin(0)
+    logits = critic(torch.cat((batch.critic_obs[rows], action), dim=-1))
+    return actor_loss(logits, action, log_prob, alpha, batch.action, atoms, bc_weight, pack_statistics(stats))
+
+
+def actor_loss(
+    logits: Tensor,
+    action: Tensor,
+    log_prob: Tensor,
+    alpha: Tensor,
+    replayed: Tensor,
+    atoms: Tensor,
+    bc_weight: float,
+    statistics: Tensor,
+) -> ActorLoss:
+    """Return the objective from the critics' logits (2, B, K) of the actor's actions (B, A) and their density (B,)."""
+    q = expectation(logits, atoms).amin(0)
     loss = (alpha * log_prob - q).mean()
     if bc_weight:
-        loss = loss + bc_weight * q.detach().abs().mean() * (action - batch.action).square().mean()
-    return ActorLoss(loss, -log_prob.detach().mean(), stats)
+        loss = loss + bc_weight * q.detach().abs().mean() * (action - replayed).square().mean()
+    return ActorLoss(loss, -log_prob.detach().mean(), statistics)
 
 
+@torch.no_grad()
 def next_action(actor: Actor, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return a' ~ pi(s'), (B, A), and its log density, (B,), from the actor on running statistics; no gradient."""
-    with torch.no_grad():
-        return sample_action(*actor(batch.actor_obs[batch.action.shape[0] :]), noise)
+    return sample_action(*actor(batch.actor_obs[batch.action.shape[0] :]), noise)
 
 
 def critic_objective(
-    critic: Critic,
-    target: Critic,
-    alpha: Tensor,
-    batch: Batch,
-    successor: tuple[Tensor, Tensor],
-    atoms: Tensor,
+    critic: Critic, target: Critic, alpha: Tensor, batch: Batch, successor: tuple[Tensor, Tensor], atoms: Tensor
 ) -> CriticLoss:
     """Cross entropy of both members against the projected distribution of the lesser target member.
 
@@ -166,14 +180,30 @@ def critic_objective(
     size = action.shape[0]
     x = torch.cat((batch.critic_obs, torch.cat((batch.action, action))), dim=-1)
     with torch.no_grad():
-        probs = torch.softmax(target(x, [], slice(size, None)), dim=-1)
-        values = (probs * atoms).sum(-1)
-        lesser = torch.where((values[0] <= values[1])[:, None], probs[0], probs[1])
-        labels = project_distribution(lesser, batch.reward, batch.discount, alpha * log_prob, atoms)
+        labels = distribution_labels(target(x, [], slice(size, None)), batch, alpha * log_prob, atoms)
     stats: list[BatchStats] = []
     logits = critic(x, stats, slice(size))
-    loss = -(labels * torch.log_softmax(logits, dim=-1)).sum(-1).mean()
-    return CriticLoss(loss, expectation(logits.detach(), atoms).mean(), (labels * atoms).sum(-1).mean(), stats)
+    return critic_loss(logits, labels, atoms, pack_statistics(stats))
+
+
+def distribution_labels(logits: Tensor, batch: Batch, cost: Tensor, atoms: Tensor) -> Tensor:
+    """Return the target distribution (B, K) from the target critics' logits (2, B, K) of (s', a').
+
+    Per row it is the whole distribution of the member whose mean is less, moved by reward, discount and the entropy's
+    cost alpha log pi (B,).
+    """
+    probs = torch.softmax(logits, dim=-1)
+    values = (probs * atoms).sum(-1)
+    lesser = torch.where((values[0] <= values[1])[:, None], probs[0], probs[1])
+    return project_distribution(lesser, batch.reward, batch.discount, cost, atoms)
+
+
+def critic_loss(logits: Tensor, labels: Tensor, atoms: Tensor, statistics: Tensor) -> CriticLoss:
+    """Return the cross entropy of logits (2, B, K) against labels (B, K), a mean over batch and members."""
+    log_probs = torch.log_softmax(logits, dim=-1)
+    loss = -(labels * log_probs).sum(-1).mean()
+    q = (log_probs.detach().exp() * atoms).sum(-1).mean()
+    return CriticLoss(loss, q, (labels * atoms).sum(-1).mean(), statistics)
 
 
 def expectation(logits: Tensor, atoms: Tensor) -> Tensor:
@@ -242,22 +272,31 @@ class FlashSac:
         self.actor = Actor(obs_dims["actor"], action_dim, cfg.actor_width, cfg.actor_blocks, generator)
         critic = (obs_dims["critic"], action_dim, cfg.critic_width, cfg.critic_blocks, cfg.atoms, generator)
         self.critic = Critic(*critic)
-        project_(self.actor)
-        project_(self.critic)
-        self.target, self.frozen_critic = copy.deepcopy(self.critic), copy.deepcopy(self.critic)
-        self.policy = copy.deepcopy(self.actor)
-        declare(self.actor, arena, "learner/actor", "trained actor")
-        declare(self.critic, arena, "learner/critic", "trained critics")
-        declare(self.target, arena, "learner/target", "average of the critics", trainable=False)
-        declare(self.policy, arena, "policy", "the actor that collects: a copy from the last cycle", trainable=False)
+        self.target, self.policy = copy.deepcopy(self.critic), copy.deepcopy(self.actor)
         # The trained critic without gradients: autograd, and a compiler that plans ahead, then compute none for it.
-        alias(self.frozen_critic, self.critic)
+        self.frozen_critic = copy.deepcopy(self.critic)
+        self.actor_storage = declare(self.actor, arena, "learner/actor", "trained actor")
+        self.critic_storage = declare(self.critic, arena, "learner/critic", "trained critics")
+        # No running statistics: the target only ever runs on those of the batch.
+        self.target_storage = declare(self.target, arena, "learner/target", "average of the critics", False, False)
+        self.policy_storage = declare(self.policy, arena, "policy", "the actor that collects", trainable=False)
+        bind(self.frozen_critic, self.critic_storage, trainable=False)
+        for trained, follower in (
+            (self.actor_storage, self.policy_storage),
+            (self.critic_storage, self.target_storage),
+        ):
+            trained.parameters.copy_(trained.projection(trained.parameters))
+            follower.parameters.copy_(trained.parameters)
 
         self.log_alpha = arena.new("learner/log_alpha", (), why="log temperature", fill=math.log(cfg.alpha_init))
         self.target_entropy = target_entropy(action_dim, cfg.sigma_target)
-        self.actor_step = NetworkStep(self.actor, arena, "learner/actor_adam")
-        self.critic_step = NetworkStep(self.critic, arena, "learner/critic_adam", self.target, cfg.tau)
-        self.alpha_adam = Adam([self.log_alpha], ["log_alpha"], arena, "learner/alpha_adam")
+        momentum = UnitBatchNorm.momentum
+        self.actor_step = NetworkStep(self.actor_storage, arena, "learner/actor_adam", momentum)
+        self.critic_step = NetworkStep(
+            *(self.critic_storage, arena, "learner/critic_adam", momentum),
+            *(self.target_storage.parameters, cfg.tau),
+        )
+        self.alpha_adam = Adam(self.log_alpha, arena, "learner/alpha_adam")
         self.updates = arena.new("learner/updates", (), torch.int64, "critic updates so far")
         self.actor_updates = arena.new("learner/actor_updates", (), torch.int64, "actor updates so far")
         self.horizon = arena.new("learner/horizon", (), torch.int64, "updates of the whole run", fill=total_updates)
@@ -278,15 +317,10 @@ class FlashSac:
         """Return the temperature, () float32."""
         return torch.exp(self.log_alpha)
 
-    def autocast(self) -> torch.autocast:
-        """Return the context of the objectives' forward passes."""
-        return torch.autocast(self.arena.device.type, torch.bfloat16, enabled=self.cfg.bf16)
-
     def snapshot_policy(self) -> None:
         """Copy the actor into the policy that collects."""
-        pairs = (self.policy.parameters(), self.actor.parameters()), (self.policy.buffers(), self.actor.buffers())
-        for targets, sources in pairs:
-            torch._foreach_copy_(list(targets), list(sources))
+        self.policy_storage.parameters.copy_(self.actor_storage.parameters)
+        self.policy_storage.statistics.copy_(self.actor_storage.statistics)
 
     def set_horizon(self, total_updates: int) -> None:
         """Change the horizon of the learning rates in place; rates follow the new cosine from the next update on."""

@@ -1,8 +1,8 @@
 """The networks of FlashSAC: unit-norm linear layers, batch statistics in float32, an actor and a pair of critics.
 
 Modules that come as an ensemble carry a leading member axis M on every parameter and take (M, rows, d) or, shared by
-all members, (rows, d). A forward pass never writes: in training it appends each layer's batch statistics to a list, in
-the order of `batch_norms`, and `committed` says what the running statistics become.
+all members, (rows, d). A forward pass never writes: in training it appends each layer's batch statistics to a list, and
+the optimiser's step decides whether they are committed.
 """
 
 import math
@@ -10,8 +10,6 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from tickgraph.core.arena import Arena
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 ALL_ROWS = slice(None)
@@ -65,16 +63,9 @@ class UnitBatchNorm(nn.Module):
             mean, var = self.mean.unsqueeze(-2), self.var.unsqueeze(-2)
         else:
             mean, var, batch = batch_statistics(wide)
-            expand = self.mean.shape
-            stats.append((batch[0].expand(expand), batch[1].expand(expand)))
+            stats.append((batch[0].expand(self.gain.shape), batch[1].expand(self.gain.shape)))
         y = (wide - mean) * torch.rsqrt(var + self.eps) * self.gain.unsqueeze(-2) + self.offset.unsqueeze(-2)
         return y.to(x.dtype)
-
-    def committed(self, batch: BatchStats) -> BatchStats:
-        """Return the running mean and variance after one more batch."""
-        return tuple(
-            torch.lerp(old, new, self.momentum) for old, new in zip((self.mean, self.var), batch, strict=True)
-        )  # type: ignore[return-value]
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor, BatchStats]:
@@ -98,7 +89,8 @@ class UnitRMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each row of (..., rows, d), in float32."""
         wide = x.float()
-        return (self.gain.unsqueeze(-2) * wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (self.gain.unsqueeze(-2) * wide * scale).to(x.dtype)
 
 
 class Block(nn.Module):
@@ -163,7 +155,7 @@ class Actor(nn.Module):
         features = self.trunk(obs, stats, rows)
         mean = self.mean(features).float() + self.mean_bias
         raw = self.raw(features).float() + self.raw_bias
-        return mean, LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) * 0.5 * (1.0 + torch.tanh(raw))
+        return mean, log_std_of(raw)
 
 
 class Critic(nn.Module):
@@ -184,78 +176,14 @@ class Critic(nn.Module):
         return self.head(self.trunk(x, stats, rows)).float() + self.head_bias.unsqueeze(-2)
 
 
+def log_std_of(raw: Tensor) -> Tensor:
+    """Return the log deviation in [-10, 2] that a head's output stands for."""
+    return LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) * 0.5 * (1.0 + torch.tanh(raw))
+
+
 def sample_action(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return the action tanh(mean + exp(log_std) noise), (rows, A), and the log density of that action, (rows,)."""
     u = mean + torch.exp(log_std) * noise
     gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
     squash = 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))
     return torch.tanh(u), (gaussian - squash).sum(-1)
-
-
-def batch_norms(network: nn.Module) -> list[UnitBatchNorm]:
-    """Return the batch norms in the order in which a forward pass meets them."""
-    return [module for module in network.modules() if isinstance(module, UnitBatchNorm)]
-
-
-def unit_rows(weight: Tensor) -> Tensor:
-    """Return W with every row (last axis) divided by its norm."""
-    return weight / torch.linalg.vector_norm(weight, dim=-1, keepdim=True).clamp(min=1e-8)
-
-
-def unit_pair(gain: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gain and offset (..., d) scaled together to norm sqrt(d)."""
-    square = gain.square().sum(-1, keepdim=True) + offset.square().sum(-1, keepdim=True)
-    factor = math.sqrt(gain.shape[-1]) * torch.rsqrt(square + 1e-8)
-    return gain * factor, offset * factor
-
-
-def unit_gain(gain: Tensor) -> Tensor:
-    """Return the gain (..., d) scaled to norm sqrt(d)."""
-    return gain * math.sqrt(gain.shape[-1]) * torch.rsqrt(gain.square().sum(-1, keepdim=True) + 1e-8)
-
-
-def projected(network: nn.Module, values: list[Tensor]) -> list[Tensor]:
-    """Return the projection of `values`, which stand for the network's parameters in their order; biases pass through."""
-    place = {id(parameter): i for i, parameter in enumerate(network.parameters())}
-    result = list(values)
-    for module in network.modules():
-        if isinstance(module, UnitLinear):
-            i = place[id(module.weight)]
-            result[i] = unit_rows(values[i])
-        elif isinstance(module, UnitBatchNorm):
-            i, j = place[id(module.gain)], place[id(module.offset)]
-            result[i], result[j] = unit_pair(values[i], values[j])
-        elif isinstance(module, UnitRMSNorm):
-            i = place[id(module.gain)]
-            result[i] = unit_gain(values[i])
-    return result
-
-
-@torch.no_grad()
-def project_(network: nn.Module) -> None:
-    """Project all parameters in place; for use at build."""
-    parameters = list(network.parameters())
-    for parameter, value in zip(parameters, projected(network, parameters), strict=True):
-        parameter.copy_(value)
-
-
-def declare(network: nn.Module, arena: Arena, prefix: str, why: str, trainable: bool = True) -> None:
-    """Move the network's parameters and running statistics into the arena, as `prefix`/`name`."""
-    _replace(network, lambda name, old: arena.new(f"{prefix}/{name}", tuple(old.shape), old.dtype, why), trainable)
-
-
-def alias(network: nn.Module, of: nn.Module, trainable: bool = False) -> None:
-    """Let a network of the same form read the storage of another: both see every write, only one is differentiated."""
-    source = dict(of.named_parameters()) | dict(of.named_buffers())
-    _replace(network, lambda name, old: source[name].detach(), trainable, copy=False)
-
-
-@torch.no_grad()
-def _replace(network: nn.Module, find: object, trainable: bool, copy: bool = True) -> None:
-    for path, module in network.named_modules():
-        for kind in (module._parameters, module._buffers):
-            for name, old in list(kind.items()):
-                new = find(f"{path}.{name}" if path else name, old)  # type: ignore[operator]
-                if copy:
-                    new.copy_(old)
-                kind[name] = nn.Parameter(new, requires_grad=trainable) if kind is module._parameters else new

@@ -1,20 +1,187 @@
-"""One update cycle: sample, normalise, critic updates with actor and temperature every few, metrics, policy snapshot."""
+"""One update cycle: sample, critic updates with actor and temperature every few, metrics, policy snapshot."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tickgraph.learn.flashsac import FlashSac, actor_objective, critic_objective, next_action
+from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.program import Program, Resolution, resolve_execution
+from tickgraph.learn import flashsac, fused
+from tickgraph.learn.flashsac import ActorLoss, CriticLoss, FlashSac
 from tickgraph.learn.replay import Batch, Ring
+from tickgraph.learn.storage import flatten
+
+
+class Rates(NamedTuple):
+    """What the schedules say for one update; computed with the sample, as scalars of their own."""
+
+    critic: Tensor
+    """() float32 learning rate."""
+    actor: Tensor
+    """() float32 learning rate, of the temperature too."""
+    critic_factors: Tensor
+    actor_factors: Tensor
+    alpha_factors: Tensor
+    """(2,) of `Adam.factors` each."""
 
 
 class Metrics:
-    """Device-side accumulators of the learner's figures, drained at log points.
+    """Figures of the learner, added up on the device and drained at log points.
 
-    Means are taken over the updates that counted since the last drain; `LAST` keeps the newest value, `SUMS` adds up.
+    `MEANS` are means over the updates since the last drain that were not skipped, `LAST` are the newest values, `SUMS`
+    are totals since the last drain. Row 0 belongs to the critic, row 1 to the actor.
+
+    Args:
+        arena: owner of the accumulators.
     """
 
-    MEANS = ("critic_loss", "q_mean", "target_q_mean", "actor_loss", "entropy", "alpha_loss")
-    LAST = ("alpha", "critic_lr", "actor_lr", "reward_scale")
+    MEANS = (("critic_loss", "q_mean", "target_q_mean"), ("actor_loss", "entropy", "alpha_loss"))
+    LAST = (("critic_lr", "reward_scale"), ("actor_lr", "alpha"))
     SUMS = ("skipped_updates", "replay_redraws")
+
+    def __init__(self, arena: Arena) -> None:
+        self._means = arena.new("learner/metrics/means", (2, 3), why="sums over updates, of critic and actor")
+        self._counts = arena.new("learner/metrics/counts", (2, 1), why="updates in each sum")
+        self._last = arena.new("learner/metrics/last", (2, 2), why="newest figures, of critic and actor")
+        self._sums = arena.new("learner/metrics/sums", (2,), why="updates skipped, rows drawn again")
+
+    def add(self, row: int, means: Sequence[Tensor], last: Sequence[Tensor], ok: Tensor) -> None:
+        """Add one update of the critic (row 0) or the actor (row 1); a skipped one counts as that only."""
+        self._means[row] += torch.where(ok, torch.stack([value.float() for value in means]), 0.0)
+        self._counts[row] += ok
+        self._last[row].copy_(torch.stack([value.float() for value in last]))
+        self._sums[0] += ~ok
+
+    def add_redraws(self, count: Tensor) -> None:
+        """Add the rows of one sample that were drawn again."""
+        self._sums[1] += count
+
+    @torch.no_grad()
+    def drain(self) -> dict[str, float | None]:
+        """Return {"loss/name": figure} and start anew; a mean over no update is None."""
+        figures: dict[str, float | None] = {}
+        for row in (0, 1):
+            count = float(self._counts[row])
+            for name, total in zip(self.MEANS[row], self._means[row].tolist(), strict=True):
+                figures[name] = total / count if count else None
+            figures |= zip(self.LAST[row], self._last[row].tolist(), strict=True)
+        figures |= zip(self.SUMS, self._sums.tolist(), strict=True)
+        for tensor in (self._means, self._counts, self._sums):
+            tensor.zero_()
+        return {f"loss/{name}": value for name, value in figures.items()}
+
+
+class UpdateCycle:
+    """All gradient steps of one iteration: `updates` critic updates, every `policy_period`-th led by the actor's.
+
+    A call leaves the learner's tensors updated, the policy snapshot refreshed and the metrics added up. It reads what
+    the ring last published.
+
+    On the CPU sampling and optimiser steps follow `execution`; the objectives run as torch's own fused kernels in
+    either mode, which outrun generated code there (see `fused.py`). Elsewhere the objectives are those of
+    `flashsac.py` and follow `execution` too.
+
+    Args:
+        learner: what is trained.
+        ring: where transitions come from.
+        updates: critic updates per call. Off the CPU a multiple of `policy_period`, so that the device never has to be
+            asked whose turn it is.
+        execution: a resolution, or a mode to resolve: auto, eager or compile.
+
+    Raises:
+        TickgraphError: `updates` does not fit.
+    """
+
+    def __init__(self, learner: FlashSac, ring: Ring, updates: int, execution: Resolution | str = "auto") -> None:
+        period, device = learner.cfg.policy_period, learner.arena.device
+        if updates < 1 or (device.type == "cuda" and updates % period):
+            raise TickgraphError(
+                f"{updates} updates per cycle; on {device.type} a multiple of policy_period {period} is needed"
+            )
+        resolution = resolve_execution(execution, device) if isinstance(execution, str) else execution
+        self.learner, self.ring, self.updates = learner, ring, updates
+        self.metrics = Metrics(learner.arena)
+        self._actor_parameters = learner.actor_storage.ordered(learner.actor)
+        self._critic_parameters = learner.critic_storage.ordered(learner.critic)
+        fuse = device.type == "cpu" and not learner.cfg.bf16
+        self._maths = fused if fuse else flashsac
+        objectives = resolution
+        if fuse and resolution.enabled != "eager":
+            objectives = replace(resolution, enabled="eager", disable_reason="torch's fused CPU kernels are faster")
+        half = torch.bfloat16 if learner.cfg.bf16 else None
+        self._draw = Program("update/draw", self._draw_batch, resolution)
+        self._actor_loss = Program("update/actor_loss", self._actor_objective, objectives, grad=True, autocast=half)
+        self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
+        self._critic_loss = Program("update/critic_loss", self._critic_objective, objectives, grad=True, autocast=half)
+        self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
+
+    def __call__(self) -> None:
+        """Run the cycle."""
+        period = self.learner.cfg.policy_period
+        first = 0 if self.updates % period == 0 else int(self.learner.updates) % period
+        for update in range(first, first + self.updates):
+            batch, rates, noise, next_noise = self._draw()
+            if update % period == 0:
+                actor = self._actor_loss(batch, noise)
+                grad = flatten(torch.autograd.grad(actor.loss, self._actor_parameters))
+                self._actor_step(actor._replace(loss=actor.loss.detach()), grad, rates)
+            critic = self._critic_loss(batch, next_noise)
+            grad = flatten(torch.autograd.grad(critic.loss, self._critic_parameters))
+            self._critic_step(critic._replace(loss=critic.loss.detach()), grad, rates, batch.redraws)
+        with torch.no_grad():
+            self.learner.snapshot_policy()
+
+    def report(self) -> dict[str, dict[str, object]]:
+        """Return what each program was asked to run as, and what it ran as."""
+        programs = (self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step)
+        return {program.name: program.report() for program in programs}
+
+    # The pieces, in the order of an update -----------------------------------------------------------------------
+
+    def _draw_batch(self) -> tuple[Batch, Rates, Tensor, Tensor]:
+        learner, actions = self.learner, self.learner.action_dim
+        batch = self.ring.sample(learner.replay_draw)
+        batch = batch._replace(reward=batch.reward / learner.normalizer.scale)
+        critic, actor = learner.rate(learner.updates), learner.rate(learner.actor_updates)
+        rates = Rates(
+            *(critic, actor, learner.critic_step.adam.factors(critic)),
+            *(learner.actor_step.adam.factors(actor), learner.alpha_adam.factors(actor)),
+        )
+        noise = learner.noise_draw
+        return batch, rates, noise.normal("policy", actions), noise.normal("successor", actions)
+
+    def _actor_objective(self, batch: Batch, noise: Tensor) -> ActorLoss:
+        learner = self.learner
+        return self._maths.actor_objective(
+            *(learner.actor, learner.frozen_critic, learner.alpha(), batch, noise),
+            *(learner.atoms, learner.cfg.bc_weight),
+        )
+
+    def _apply_actor(self, out: ActorLoss, grad: Tensor, rates: Rates) -> None:
+        learner, adam = self.learner, self.learner.alpha_adam
+        ok = learner.actor_step.apply(out.loss, grad, out.statistics, rates.actor_factors)
+        # The gradient of alpha (H - target) with respect to log alpha is the loss itself.
+        alpha_loss = learner.alpha() * (out.entropy - learner.target_entropy)
+        new = adam.proposal(alpha_loss, rates.alpha_factors, ok)
+        learner.log_alpha.copy_(torch.where(ok, new, learner.log_alpha))
+        learner.actor_updates += 1
+        self.metrics.add(1, (out.loss, out.entropy, alpha_loss), (rates.actor, learner.alpha()), ok)
+
+    def _critic_objective(self, batch: Batch, noise: Tensor) -> CriticLoss:
+        learner = self.learner
+        successor = self._maths.next_action(learner.actor, batch, noise)
+        return self._maths.critic_objective(
+            learner.critic, learner.target, learner.alpha(), batch, successor, learner.atoms
+        )
+
+    def _apply_critic(self, out: CriticLoss, grad: Tensor, rates: Rates, redraws: Tensor) -> None:
+        learner = self.learner
+        ok = learner.critic_step.apply(out.loss, grad, out.statistics, rates.critic_factors)
+        self.metrics.add(0, (out.loss, out.q, out.target_q), (rates.critic, learner.normalizer.scale), ok)
+        self.metrics.add_redraws(redraws)
+        learner.updates += 1
+        learner.rng.advance()
