@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 venv: $(STAMP)  ## install the package and its tools into .venv
 
-train: $(STAMP)  ## train TASK on this machine, on the GPU if there is one, and leave a folder under runs/
+train: $(STAMP)  ## train TASK on this machine and leave a folder under runs/
 	$(BIN)/tickgraph train $(TASK) $(ARGS)
 
 test: $(STAMP)  ## run the tests
