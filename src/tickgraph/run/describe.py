@@ -9,6 +9,7 @@ from tickgraph.env.env import Env
 from tickgraph.learn.explore import Explorer
 from tickgraph.learn.flashsac import FlashSac
 from tickgraph.learn.replay import Ring
+from tickgraph.learn.update import UpdateCycle
 from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
 
@@ -23,7 +24,8 @@ def describe(task: Task) -> dict[str, Any]:
     arena = Arena("meta")
     dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
     learner = FlashSac(train.algo, dims, actions, n, arena, train.seed, total_updates=1)
-    Ring(arena, train.replay_slots, n, dims, actions, train.algo.n_step, normalizer=learner.normalizer)
+    ring = Ring(arena, train.replay_slots, n, dims, actions, train.algo.n_step, normalizer=learner.normalizer)
+    UpdateCycle(learner, ring, train.updates_per_iteration, "eager")
     Explorer(learner, n, train.seed)
     value = {"task": task.name, **env.describe(), "learner": arena.table(), "learner_bytes": arena.nbytes()}
     env.close()

@@ -29,6 +29,7 @@ from tickgraph.run.signals import Interrupts
 
 TAIL = 100  # iterations that tail_env_steps_per_sec looks back over
 DEVICES = ("auto", "cpu", "cuda")
+_RENAMED = {"loss/critic_lr": "lr/critic", "loss/actor_lr": "lr/actor"}  # rates are no losses
 
 
 def resolve_device(requested: str) -> str:
@@ -270,6 +271,7 @@ class Trainer:
         """Run one cycle and put every tensor back, so that no compilation comes in the middle of the run."""
         before = {name: value for name, value in self.arena.snapshot().items() if not name.startswith("ring/")}
         torch.set_num_threads(self._update_threads)
+        self.learner.updates.zero_()  # the first update of a run has every part in it
         self.cycle()
         for name, value in before.items():
             self.arena[name].copy_(value)
@@ -283,7 +285,7 @@ class Trainer:
             "wall_s": ending.wall_s,
             "env_steps_per_s": speed,
             **self.env.stats.drain(),
-            **self.cycle.metrics.drain(),
+            **{_RENAMED.get(key, key): value for key, value in self.cycle.metrics.drain().items()},
         }
         checks = self.env.verdicts.poll()
         row |= {f"check/{check['name']}": check["count"] for check in checks}
