@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tickgraph.run.evaluate import EvalTrace
 
 FORWARD_SPEEDS = (0.3, 1.0)  # m/s, commanded, one for each episode
+EPISODE_S = 10.0  # s
 SETTLING_S = 1.0  # s, left out of the figures
 TOUCH_FORCE = 1.0  # N, above which a foot is on the ground
 
@@ -34,6 +35,7 @@ def walking_evaluation(contact_sensors: dict[str, str], randomized: tuple[str, .
         cfg.events = {name: event for name, event in cfg.events.items() if name not in randomized}
 
     return EvaluationCfg(
+        episode_s=EPISODE_S,
         ignore_s=SETTLING_S,
         edit=edit,
         recorders={
