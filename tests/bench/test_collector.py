@@ -123,6 +123,7 @@ def test_the_command_writes_a_result_that_the_report_reads(tmp_path, capsys):
     assert [row["num_envs"] for row in value["ratios"]] == [4, 8]
     for row in value["ratios"]:
         assert set(RATIO) <= set(row) and row["ci95"][0] <= row["tick_over_physics"] <= row["ci95"][1]
+    assert value["results"][0]["moved_tensors"] == 0
     if sys.platform == "linux":
         assert isinstance(value["results"][0]["allocated_bytes_delta"], int)
     json.loads(file.read_text(), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))

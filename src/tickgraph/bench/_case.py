@@ -56,6 +56,10 @@ class Collector:
         own = {name: self.learner[name].clone() for name in self.learner.names() if name.startswith("explorer/")}
         return self.env.state_dict() | own
 
+    def addresses(self) -> dict[str, int]:
+        """Return where every tensor of both arenas lies; none of them may ever move."""
+        return self.env.arena.pointers() | self.learner.pointers()
+
     def load(self, state: dict[str, Tensor]) -> None:
         """Go back to a `state`."""
         self.env.load_state_dict({name: value for name, value in state.items() if not name.startswith("explorer/")})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.bench import _replay as replay
-from tickgraph.bench._case import SCENARIOS, Case, build
+from tickgraph.bench._case import SCENARIOS, Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, resident_bytes, times
 from tickgraph.bench._options import Parser
 from tickgraph.bench._result import new_result, write_result
@@ -51,7 +51,7 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
     torch.set_num_threads(case.torch_threads or task.train.tick_threads)
     collector = build(task, case)
     env = collector.env
-    memory = _memory(env, case)
+    memory = _memory(collector, case)
     trial = replay.record(env, 4)
     tick_ms = times(replay.play_backend(env, trial)[1:])["median_ms"]
     bare = replay.choose(env, trial)
@@ -91,6 +91,7 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
         "graph_launches_per_tick": None,
         "allocated_bytes_delta": None,
         "memory_ticks": None,
+        "moved_tensors": None,
         "blocks": case.blocks,
         "resets_per_tick": resets / (case.blocks * ticks),
         "physics_threads": bare.threads,
@@ -109,18 +110,20 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
     return rows, {**case_keys, **_ratios(sums, case), "physics_persistent": bare.persistent}
 
 
-def _memory(env: Env, case: Case) -> dict[str, Any]:
-    """Play the first ticks; returns by how many bytes resident memory grew between tick `settle` and the last one."""
+def _memory(collector: Collector, case: Case) -> dict[str, Any]:
+    """Play the first ticks; returns by how many bytes resident memory grew after tick `settle`, and what moved."""
+    env = collector.env
     for _ in range(case.settle):
         env.tick()
     if case.memory_ticks <= case.settle:
         return {}
-    before = resident_bytes()
+    addresses, before = collector.addresses(), resident_bytes()
     for _ in range(case.memory_ticks - case.settle):
         env.tick()
     after = resident_bytes()
+    moved = sum(address != addresses[name] for name, address in collector.addresses().items())
     delta = None if before is None or after is None else after - before
-    return {"allocated_bytes_delta": delta, "memory_ticks": [case.settle, case.memory_ticks]}
+    return {"allocated_bytes_delta": delta, "memory_ticks": [case.settle, case.memory_ticks], "moved_tensors": moved}
 
 
 def _play_ticks(env: Env, ticks: int, end: dict[str, Tensor]) -> list[float]:
