@@ -32,7 +32,7 @@ def mean_by_item(env):
 
 
 def if_tensor(env):
-    if env.episode_length.max() > 10**6:  # terminations/if_tensor
+    if env.reward.max() > 10**6:  # terminations/if_tensor
         return ~env.no_worlds
     return env.no_worlds
 
@@ -96,7 +96,7 @@ def mean_as_tensor(env):
 
 
 def where_tensor(env):
-    return torch.where(env.episode_length.max() > 10**6, ~env.no_worlds, env.no_worlds)
+    return torch.where(env.reward.max() > 10**6, ~env.no_worlds, env.no_worlds)
 
 
 def by_mask(env):

@@ -83,6 +83,8 @@ def test_vector_api_refuses_what_it_cannot_do():
         VectorEnvAdapter(env, group="actr")
     with pytest.raises(TickgraphError, match="reset themselves"):
         VectorEnvAdapter(env).reset(options={"reset_mask": np.ones(6, dtype=bool)})
+    with pytest.raises(TickgraphError, match=r"seed is \[1, 2\], expected one whole number"):
+        VectorEnvAdapter(env).reset(seed=[1, 2])
     with pytest.raises(TickgraphError, match=r"action has shape \(6, 2\), expected \(6, 1\)"):
         VectorEnvAdapter(env).step(np.zeros((6, 2)))
 

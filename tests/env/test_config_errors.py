@@ -147,6 +147,10 @@ CASES = {
         lambda cfg: cfg.terminations.update(bad=TerminationTermCfg(wide)),
         "terminations/bad returned (3, 1), expected a bool tensor of shape (3,)",
     ),
+    "time limit": (
+        set_fields(terminations={"limit": TerminationTermCfg(lambda env: env.episode_length >= 5)}),
+        "terminations/limit fires by the length of the episode alone; say time_out=True",
+    ),
     "metric": (set_fields(metrics={"bad": MetricTermCfg(wide)}), "metrics/bad returned (3, 1)"),
     "recorder": (set_fields(recorders={"bad": RecorderTermCfg(number)}), "recorders/bad returned float"),
     "narrow observation": (observe(alive), "actor/bad returned (3,), expected a float tensor of shape (3, D)"),
@@ -250,6 +254,16 @@ def test_a_term_left_out_by_none_is_left_out():
     env = Env(cfg, num_envs=2, execution="eager")
     _, reward, *_ = env.step(torch.zeros(2, 1))
     assert env.reward_manager.names == [] and reward.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_time_limit_may_say_what_it_is(flag):
+    cfg = Slider().cfg()
+    cfg.terminations = {"limit": TerminationTermCfg(lambda env: env.episode_length >= 2, time_out=flag)}
+    env = Env(cfg, num_envs=1, execution="eager")
+    env.step(torch.zeros(1, 1))
+    _, _, terminated, truncated, _ = env.step(torch.zeros(1, 1))
+    assert (terminated.item(), truncated.item()) == (not flag, flag)
 
 
 def test_a_time_out_is_known_by_its_function():

@@ -59,6 +59,8 @@ class VectorEnvAdapter:
         """
         if options and "reset_mask" in options:
             raise TickgraphError("worlds reset themselves within step(); call reset() without options['reset_mask']")
+        if seed is not None and not isinstance(seed, int):
+            raise TickgraphError(f"seed is {seed!r}, expected one whole number for all worlds")
         obs, _ = self.env.reset(seed)
         return self._observation(obs), {}
 

@@ -19,6 +19,8 @@ from tickgraph.env.config import SceneEntityCfg
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
 
+_VERY_LONG = 10**9  # control steps; no episode lasts so long
+
 
 class BuildError(TickgraphError):
     """A term's class failed while it was built; ``__cause__`` is what it raised."""
@@ -440,6 +442,24 @@ class TerminationManager(Manager):
             else cfgs[name].time_out
             for name, term in self.terms.items()
         }
+
+    def rehearse(self) -> None:
+        """Refuse a time limit that does not say that it is one: every expiry would be learnt as a failure."""
+        length = self._env.episode_length
+        for name, term in self.terms.items():
+            if self.cfgs[name].time_out is None and not self.is_time_out[name]:
+                ended = []
+                for steps in (0, _VERY_LONG):
+                    length.fill_(steps)
+                    value = term()
+                    _check_shape(term.path, value, self._env.num_envs, "bool")
+                    ended.append(value.to(torch.bool))
+                if bool(~ended[0].any() & ended[1].all()):
+                    raise TickgraphError(
+                        f"term {term.path} fires by the length of the episode alone; say time_out=True if it is a time "
+                        "limit, whose end is no failure, or time_out=False"
+                    )
+        length.zero_()
 
     def compute(self, terminated: Tensor, truncated: Tensor) -> None:
         """Write (N,) bool flags; a fall and a time-out together are a fall."""
