@@ -51,6 +51,8 @@ def test_modes_tell_what_blocks_them(caplog):
         assert (report["requested"], report["enabled"]) == ("auto", "eager")
         assert "rewards/bad" in report["disable_reason"]
     env.step(torch.zeros(2, 1))
+    with pytest.raises(ExecutionError, match=r"backend cannot: CUDA graphs need a CUDA device"):
+        Env(Slider().cfg(), num_envs=2, execution="graph")
     with pytest.raises(TickgraphError, match="execution 'compil' is unknown"):
         Env(cfg, num_envs=2, execution="compil")
 

@@ -243,6 +243,13 @@ def test_wrong_calls_are_refused_in_one_line():
     env.tick()
     env.attach()
     env.step(torch.zeros(3, 1))
+    with pytest.raises(TickgraphError, match="action is of type list, expected a tensor"):
+        env.step([[0.0]] * 3)
+    env.close()
+    env.close()
+    for call in (lambda: env.step(torch.zeros(3, 1)), env.tick, env.reset):
+        with pytest.raises(TickgraphError, match="the environment is closed"):
+            call()
 
 
 def test_a_term_left_out_by_none_is_left_out():

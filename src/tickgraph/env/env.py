@@ -115,6 +115,7 @@ class Env:
         self._resolution = self._resolve(execution)
         self._tick = transition.Tick(self, self._resolution)
         self._slot = 0
+        self._closed = False
         if self.device.type != "meta":
             self.reset()
 
@@ -122,6 +123,7 @@ class Env:
 
     def tick(self) -> None:
         """Play one whole control step in every world."""
+        self._check_open()
         self._tick()
 
     def step(self, action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -140,8 +142,11 @@ class Env:
         """
         if self.policy is not None:
             raise TickgraphError("a policy is attached and acts by itself: call tick(), or attach(policy=None) first")
-        if tuple(action.shape) != tuple(self.action.shape):
+        if not isinstance(action, Tensor):
+            raise TickgraphError(f"action is of type {type(action).__name__}, expected a tensor; see VectorEnvAdapter")
+        if action.shape != self.action.shape:
             raise TickgraphError(f"action has shape {tuple(action.shape)}, expected {tuple(self.action.shape)}")
+        self._check_open()
         self.action.copy_(action.detach())
         self._tick()
         return self._publish()
@@ -153,6 +158,7 @@ class Env:
         Returns:
             obs {group: (N, D)} and extras.
         """
+        self._check_open()
         if seed is not None:
             self.seed = seed
             self.rng.set_seed(seed)
@@ -239,6 +245,11 @@ class Env:
     def close(self) -> None:
         """Give the backend's threads and memory back; the environment cannot be used afterwards."""
         self.sim.close()
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TickgraphError("the environment is closed; build another")
 
     # Build -----------------------------------------------------------------------------------------------------
 
