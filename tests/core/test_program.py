@@ -132,3 +132,21 @@ def test_a_stance_that_forbids_compiling_is_not_silent():
         program(torch.ones(3))
     assert program.report()["enabled"] == "eager"
     assert program.report()["disable_reason"].startswith("capture failed: torch.compile ran the function as it is")
+
+
+@needs_compiler
+def test_a_compiled_program_can_be_freed():
+    import gc
+    import weakref
+
+    class Owner:
+        def __init__(self):
+            self.total = torch.zeros(3)
+            self.program = Program("owner", lambda: self.total.add_(1.0), resolve_execution("compile", "cpu"))
+
+    owner = Owner()
+    owner.program()
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None

@@ -8,6 +8,7 @@ import shutil
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -160,7 +161,8 @@ class Program:
         Raises:
             ExecutionError: the function cannot be compiled and the mode was asked for by name.
         """
-        with torch.set_grad_enabled(self._grad), self._precision():
+        # A caller's inference mode would have the program compiled anew, and its tensors refused by autograd.
+        with torch.inference_mode(False), torch.set_grad_enabled(self._grad), self._precision():
             if self._compiled is not None:
                 return self._run(self._compiled, args)
             self._fallbacks += self._reason is not None
@@ -208,13 +210,18 @@ class Program:
         # torch keeps compiled versions by code object, with a limit of eight: a copy of the code gives each program
         # a list of its own, however many environments a process builds.
         own = types.FunctionType(run.__code__.replace(), run.__globals__, self.name, None, run.__closure__)
-        return torch.compile(own, backend=self._count_and_compile, fullgraph=True, dynamic=False)
+        # torch keeps every backend that it was ever given, so this one must not keep the program and its tensors.
+        reference = weakref.ref(self)
 
-    def _count_and_compile(self, graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
-        """Compile with the inductor, and know that it happened: torch itself recompiles without a word."""
-        compiled = torch._dynamo.lookup_backend("inductor")(graph, inputs)
-        self._captures += 1
-        return compiled
+        def count_and_compile(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
+            """Compile with the inductor, and know that it happened: torch itself recompiles without a word."""
+            compiled = torch._dynamo.lookup_backend("inductor")(graph, inputs)
+            program = reference()
+            if program is not None:
+                program._captures += 1
+            return compiled
+
+        return torch.compile(own, backend=count_and_compile, fullgraph=True, dynamic=False)
 
     def _run(self, compiled: Callable[..., object], args: tuple[object, ...]) -> object:
         captures = self._captures
