@@ -1,7 +1,20 @@
-"""`python -m tickgraph` is the command line."""
+"""The process: signals first, because Ctrl-C may come before anything else is imported, then the command line."""
 
 import sys
 
-from tickgraph.cli import main
+from tickgraph.run.signals import Interrupts
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the command line as a process of its own; returns its exit code."""
+    interrupts = Interrupts().install() if sys.argv[1:2] == ["train"] else None
+    from tickgraph.cli import main as run
+
+    code = run(interrupts=interrupts)
+    if interrupts is not None:
+        interrupts.ignore()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

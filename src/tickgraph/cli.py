@@ -117,11 +117,20 @@ Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 1 a fault of ours, 2 yours to mend, 130 interrupted."""
+def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the words behind `tickgraph`; by default those of this process.
+        interrupts: installed by a caller that owns the process; otherwise training installs its own and puts back
+            what was there.
+
+    Returns:
+        The exit code: 0 done, 1 a fault of ours, 2 yours to mend, 130 interrupted.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
-    training = words[:1] == ["train"] and not {"-h", "--help"} & set(words)
-    interrupts = Interrupts().install() if training else None
+    own = Interrupts().install() if interrupts is None and words[:1] == ["train"] else None
+    interrupts = interrupts or own
     if interrupts is not None:
         interrupts.at_exit = lambda signal: print(f"\n{signal} before the run began; nothing was written", flush=True)
     for stream in (sys.stdout, sys.stderr):
@@ -148,8 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tickgraph: {hint}{text}{tail}", file=sys.stderr)
         return EXIT_USER_ERROR if expected else EXIT_FAILED
     finally:
-        if interrupts is not None:
-            interrupts.restore()
+        if own is not None:
+            own.restore()
 
 
 def _dispatch(words: list[str], interrupts: Interrupts | None) -> int:
@@ -275,7 +284,8 @@ def _train(parsed: Parsed, interrupts: Interrupts) -> int:
 
     def interrupted(signal: str) -> None:
         facts = place.facts()
-        facts |= {"status": "interrupted", "reason": facts.get("reason") or f"{signal} outside the training loop"}
+        when = f"{signal} while starting, compiling or closing"
+        facts |= {"status": "interrupted", "reason": facts.get("reason") or when}
         manifest.write_summary(run, **facts)
         print(f"\ninterrupted by {signal}; the run is in {run.path}", flush=True)
 

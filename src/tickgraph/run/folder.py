@@ -128,6 +128,8 @@ def find(reference: str, root: Path = Path("runs")) -> RunFolder:
         if path.is_dir():
             run = RunFolder(path)
             if not run.config.is_file():
+                if run.summary.is_file():
+                    raise TickgraphError(f"the run in {path} ended before it began; start it anew under another name")
                 raise TickgraphError(f"{path} is no run's folder: it has no {run.config.name}{_newest_hint(path)}")
             return run
     known = [str(path.parent) for path in root.glob("*/*/config.yaml")]
@@ -136,7 +138,7 @@ def find(reference: str, root: Path = Path("runs")) -> RunFolder:
 
 
 def lock(run: RunFolder) -> int:
-    """Hold the run for this process until it ends, however it ends; returns the descriptor that holds it.
+    """Hold the run for this process; returns the descriptor that holds it until it is closed or the process ends.
 
     Also clears temporary files that a killed process left behind.
 

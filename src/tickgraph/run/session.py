@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -83,8 +84,7 @@ def run_training(
     """
     if resume and nothing_left(task, run, say):
         return 0
-    holder = folder.lock(run)  # held, by its open descriptor, until the process ends
-    assert holder >= 0
+    lock = folder.lock(run)
     # The file says how the run ended, and now it has not: whoever kills this process leaves none that says "completed".
     run.summary.unlink(missing_ok=True)
     try:
@@ -99,6 +99,8 @@ def run_training(
         except TickgraphError:
             pass  # the same full disk; the error itself is on its way
         raise
+    finally:
+        os.close(lock)
 
 
 def nothing_left(task: Task, run: RunFolder, say: Callable[[str], object]) -> bool:

@@ -35,6 +35,11 @@ class Interrupts:
             self._before[number] = signal.signal(number, self._handle)
         return self
 
+    def ignore(self) -> None:
+        """Turn a deaf ear from here on: everything is done, and leaving the interpreter is not to be disturbed."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
     def restore(self) -> None:
         """Give both signals back to whoever had them."""
         for number, handler in self._before.items():
@@ -50,8 +55,7 @@ class Interrupts:
         self.requested = self.requested or name
         if self._deferred and first:
             return
-        for other in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(other, signal.SIG_IGN)
+        self.ignore()
         try:
             if self.at_exit is not None:
                 self.at_exit(name)

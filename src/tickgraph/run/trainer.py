@@ -230,18 +230,22 @@ class Trainer:
         if ending.iteration < last:
             self._compile_updates()
         row_began, row_steps = time.monotonic(), ending.env_steps
-        saved_at = ending.iteration
-        self._recent.append((row_began, ending.env_steps))
+        saved_at, compiled = ending.iteration, False
         while ending.iteration < last and not self._interrupts.requested and not self._out_of_time():
             ending.iteration += 1
             self._iterate(ending.iteration)
             ending.env_steps += train.ticks_per_iteration * self.task.num_envs
-            self._interrupts.defer()  # from the second iteration on everything is compiled, so that waiting is short
             now = time.monotonic()
+            if not compiled:
+                # Only now is everything compiled: waiting for the end of an iteration is short, and speeds are true.
+                compiled = True
+                self._interrupts.defer()
+                row_began, row_steps = now, ending.env_steps
             self._recent.append((now, ending.env_steps))
             ending.wall_s = self.wall_s()
             if ending.iteration % train.log_interval == 0 or ending.iteration == train.iterations:
-                self._write_row(log, panel, (ending.env_steps - row_steps) / max(now - row_began, 1e-9))
+                speed = (ending.env_steps - row_steps) / (now - row_began) if now > row_began else None
+                self._write_row(log, panel, speed)
                 row_began, row_steps = now, ending.env_steps
             if ending.iteration % train.checkpoint_interval == 0:
                 log.sync()
@@ -276,7 +280,7 @@ class Trainer:
         for name, value in before.items():
             self.arena[name].copy_(value)
 
-    def _write_row(self, log: MetricsLog, panel: Panel, speed: float) -> None:
+    def _write_row(self, log: MetricsLog, panel: Panel, speed: float | None) -> None:
         ending = self.ending
         row: dict[str, Any] = {
             "iteration": ending.iteration,
@@ -308,6 +312,8 @@ class Trainer:
         return budget is not None and self.wall_s() >= budget
 
     def _left_s(self) -> float | None:
+        if not self._recent:
+            return None
         (first, _), (last, _) = self._recent[0], self._recent[-1]
         steps = len(self._recent) - 1
         left = (self.task.train.iterations - self.ending.iteration) * (last - first) / steps if steps else None
@@ -318,6 +324,8 @@ class Trainer:
         return left
 
     def _tail_speed(self) -> float | None:
+        if not self._recent:
+            return None
         (first, start), (last, end) = self._recent[0], self._recent[-1]
         return (end - start) / (last - first) if last > first else None
 

@@ -1,0 +1,287 @@
+"""Whole runs of a tiny cart-pole: exact resume, stops, budgets, evaluation, and what a full disk or a kill leaves."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tickgraph import cli
+from tickgraph.run import checkpoint, manifest
+from tickgraph.run.evaluate import evaluation_seed
+from tickgraph.run.folder import RunFolder
+
+TINY = (
+    "--num-envs 4 --execution eager --no-video --train.replay-slots 64 --train.learning-starts 5 "
+    "--train.log-interval 1 --train.checkpoint-interval 5 --train.algo.batch-size 16 --train.algo.actor-width 8 "
+    "--train.algo.critic-width 8 --env.episode-length-s 0.2 --evaluation.episodes 2"
+).split()
+TIMES = ("time", "wall_s", "env_steps_per_s")
+TASK = "cartpole_swingup"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def train(name: str, *words: str, task: str = TASK, code: int = 0) -> RunFolder:
+    """Train a tiny run in this process; returns its folder."""
+    assert cli.main(["train", task, "--run-name", name, *TINY, *words]) == code
+    return RunFolder(next(Path("runs").glob(f"*/{name}")))
+
+
+def resume(run: RunFolder, *words: str, code: int = 0) -> None:
+    assert cli.main(["train", "--resume", str(run.path), *words]) == code
+
+
+def rows(run: RunFolder) -> list[dict[str, Any]]:
+    """Return the log without its times; fails on anything that strict JSON does not know."""
+
+    def refuse(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    lines = run.metrics.read_text(encoding="utf-8").splitlines()
+    found = [json.loads(line, parse_constant=refuse) for line in lines]
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in found]
+
+
+def state(run: RunFolder) -> dict[str, torch.Tensor]:
+    """Return every tensor of the newest checkpoint."""
+    found, problems = checkpoint.load_newest(run, TASK)
+    assert found is not None
+    assert not problems
+    return {f"{part}/{name}": tensor for part, tensors in found.state.items() for name, tensor in tensors.items()}
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> list[str]:
+    """Return the names of tensors that differ in any byte."""
+    assert a.keys() == b.keys()
+    return [
+        name
+        for name in a
+        if not torch.equal(a[name].reshape(-1).view(torch.uint8), b[name].reshape(-1).view(torch.uint8))
+    ]
+
+
+def test_a_run_leaves_everything_that_its_folder_promises() -> None:
+    run = train("one", "--iterations", "20")
+    summary, facts = manifest.read_summary(run), manifest.read_manifest(run)
+    assert summary["status"] == "completed"
+    assert (summary["iteration"], summary["env_steps"]) == (20, 80)
+    assert summary["tail_env_steps_per_sec"] > 0
+    assert set(summary["evaluation"]) == {"trained", "untrained"}
+    assert {"episodes", "survival", "return", "length", "upright_at_end"} <= set(summary["evaluation"]["trained"])
+    assert facts["ticks_per_iteration"] == 1
+    assert (facts["overlap"], facts["policy_lag"]) == (False, 0)
+    assert facts["seeds"] == {"train": 0, "evaluation": evaluation_seed(0)}
+    assert {report["enabled"] for report in facts["programs"].values()} == {"eager"}
+    assert [row["iteration"] for row in rows(run)] == list(range(1, 21))
+    assert [path.stem for path in checkpoint.files(run)] == ["iteration_000000015", "iteration_000000020"]
+    assert (run.plots / "learning_curve.png").is_file()
+    assert list(run.tensorboard.glob("events.*"))
+
+
+def test_no_interval_without_an_episode_shows_a_number_for_it() -> None:
+    found = rows(train("one", "--iterations", "20"))
+    for row in found:
+        ended = row["episodes"] > 0
+        assert (row["episode_return"] is not None) == ended
+        assert (row["reward/upright"] is not None) == ended
+        if ended:
+            terms = [value for key, value in row.items() if key.startswith("reward/")]
+            assert sum(terms) == pytest.approx(row["episode_return"])
+    assert {row["episodes"] > 0 for row in found} == {True, False}
+
+
+def test_a_stopped_and_resumed_run_ends_with_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = train("whole", "--iterations", "20")
+    parts = train("parts", "--iterations", "20", "--stop-after", "9")
+    assert manifest.read_summary(parts)["status"] == "interrupted"
+    assert "--stop-after" in manifest.read_summary(parts)["reason"]
+    resume(parts)
+    assert equal(state(whole), state(parts)) == []
+    assert rows(whole) == rows(parts)
+    assert manifest.read_summary(whole)["evaluation"] == manifest.read_summary(parts)["evaluation"]
+    assert [part["from_iteration"] for part in manifest.read_manifest(parts)["sessions"]] == [0, 9]
+    capsys.readouterr()
+    resume(parts)
+    assert "nothing is left" in capsys.readouterr().out
+
+
+def test_the_learning_rate_falls_over_all_updates_of_the_run() -> None:
+    found = rows(train("one", "--iterations", "25"))
+    assert found[4]["lr/critic"] is None  # iterations 1 to 5 only collect
+    for index in (5, 10, 15, 20, 24):
+        update = index - 5  # of 20
+        expected = 1.5e-4 + 0.75e-4 * (1 + torch.cos(torch.tensor(torch.pi * update / 20, dtype=torch.float64)).item())
+        assert found[index]["lr/critic"] == pytest.approx(expected, abs=1e-9)
+
+
+def test_more_iterations_keep_the_horizon_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "10")
+    capsys.readouterr()
+    resume(run, "--iterations", "14")
+    assert "the learning rate keeps its horizon of 10 iterations" in capsys.readouterr().out
+    assert [row["iteration"] for row in rows(run)] == list(range(1, 15))
+    assert [row["lr/critic"] for row in rows(run)[10:]] == pytest.approx([1.5e-4] * 4)
+    assert rows(run)[-1]["env_steps"] == 14 * 4
+
+
+def test_only_what_leaves_the_run_itself_alone_can_change_on_resume(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "12", "--stop-after", "6")
+    before = manifest.read_summary(run)
+    for words, reason in (
+        (("--seed", "3"), "train.seed cannot change"),
+        (("--env.rewards.upright.weight", "3"), "weight cannot change"),
+        (("--run-name", "two"), "names a new run"),
+    ):
+        capsys.readouterr()
+        resume(run, *words, code=2)
+        assert reason in capsys.readouterr().err
+    assert cli.main(["train", "go2_walk_flat", "--resume", str(run.path)]) == 2
+    assert manifest.read_summary(run) == before
+
+
+def test_without_its_replay_a_run_collects_before_it_learns_again() -> None:
+    run = train("one", "--iterations", "20", "--stop-after", "10", "--train.no-checkpoint-replay")
+    assert not any("ring/" in name for name in state(run))
+    resume(run)
+    assert [row["loss/critic_loss"] is not None for row in rows(run)[10:]] == [False] * 5 + [True] * 5
+
+
+def test_a_time_budget_ends_a_run_as_completed(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "1000000", "--time-budget", "2")
+    summary = manifest.read_summary(run)
+    assert summary["status"] == "completed"
+    assert "time budget of 2 s" in summary["reason"]
+    assert 2 <= summary["wall_s"] < 10
+    capsys.readouterr()
+    resume(run)
+    assert "nothing is left of the time budget" in capsys.readouterr().out
+
+
+def test_eval_in_another_process_gives_the_figures_of_the_summary(tmp_path: Path) -> None:
+    run = train("one", "--iterations", "10")
+    target = tmp_path / "eval.json"
+    command = [sys.executable, "-m", "tickgraph", "eval", str(run.path), "--json", str(target)]
+    subprocess.run(command, check=True, capture_output=True)
+    result = json.loads(target.read_text())
+    assert result["evaluation"] == manifest.read_summary(run)["evaluation"]["trained"]
+    assert result["iteration"] == 10
+    assert {"machine", "versions", "commit", "dirty"} <= set(result)
+
+
+def test_video_and_evaluation_leave_the_training_alone() -> None:
+    plain = train("plain", "--iterations", "10")
+    filmed = train(
+        "filmed", "--iterations", "10", "--train.video", "--video.seconds", "0.4", "--evaluation.episodes", "3"
+    )
+    assert equal(state(plain), state(filmed)) == []
+    assert rows(plain) == rows(filmed)
+
+
+def test_a_machine_that_cannot_draw_trains_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "disabled")
+    run = train("one", "--iterations", "6", "--train.video")
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert len(warnings) == 1
+    assert "no video" in warnings[0]
+    assert manifest.read_summary(run)["status"] == "completed"
+    assert os.environ["MUJOCO_GL"] == "disabled"
+
+
+def test_damaged_checkpoints_are_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "20", "--stop-after", "10")
+    newest = checkpoint.files(run)[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    resume(run)
+    assert "truncated" in capsys.readouterr().err
+    assert [row["iteration"] for row in rows(run)] == list(range(1, 21))
+    for path in checkpoint.files(run):
+        path.write_bytes(b"")
+    assert cli.main(["eval", str(run.path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_fault_in_the_task_leaves_a_run_that_says_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tâche.py"
+    file.write_text(
+        "from tickgraph.tasks.cartpole import cartpole_swingup\n"
+        "def figures(trace):\n    raise RuntimeError('no figures today')\n"
+        "def make():\n    task = cartpole_swingup()\n    task.evaluation.figures = figures\n    return task\n",
+        encoding="utf-8",
+    )
+    run = train("étude №1 🤖", "--iterations", "6", task=f"{file}:make", code=1)
+    summary = manifest.read_summary(run)
+    assert (summary["status"], summary["reason"]) == ("failed", "RuntimeError: no figures today")
+    assert "no figures today" in (run.path / "traceback.txt").read_text()
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert checkpoint.files(run)  # the training itself is not lost
+
+
+def test_a_size_limit_is_one_line_and_leaves_the_older_checkpoint(tmp_path: Path) -> None:
+    run = train("one", "--iterations", "20", "--stop-after", "5")
+    kept = checkpoint.files(run)[-1]
+    before = hashlib.sha256(kept.read_bytes()).hexdigest()
+    limit = kept.stat().st_size // 1024 // 2
+    script = f"ulimit -f {limit}; exec {sys.executable} -m tickgraph train --resume '{run.path}'"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "size limit" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert hashlib.sha256(kept.read_bytes()).hexdigest() == before
+    assert manifest.read_summary(run)["status"] == "failed"
+    resume(run)
+    assert manifest.read_summary(run)["status"] == "completed"
+
+
+def _start(name: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "tickgraph", "train", TASK, "--run-name", name, *TINY, "--iterations", "1000000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = Path("runs") / TASK / name / "metrics.jsonl"
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 7):
+        time.sleep(0.05)
+    return process
+
+
+def test_an_interrupt_saves_and_the_run_goes_on_from_there() -> None:
+    process = _start("one")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    run = RunFolder(Path("runs") / TASK / "one")
+    summary = manifest.read_summary(run)
+    assert (process.returncode, err) == (130, "")
+    assert summary["status"] == "interrupted"
+    assert "SIGINT" in summary["reason"]
+    assert checkpoint.files(run)[-1].stem == f"iteration_{summary['iteration']:09d}"
+    assert "--resume" in out
+    last = summary["iteration"] + 3
+    resume(run, "--iterations", str(last))
+    assert [row["iteration"] for row in rows(run)] == list(range(1, last + 1))
+
+
+def test_a_kill_costs_no_more_than_the_work_since_the_last_checkpoint() -> None:
+    process = _start("one")
+    process.kill()
+    process.communicate()
+    run = RunFolder(Path("runs") / TASK / "one")
+    assert not run.summary.exists()  # nothing says that it completed
+    logged = sum(1 for line in run.metrics.read_bytes().split(b"\n") if line.endswith(b"}"))
+    saved = checkpoint.load_newest(run, TASK)[0]
+    assert saved is not None
+    assert logged - 5 <= saved.iteration <= logged
+    resume(run, "--iterations", str(logged + 2))
+    assert [row["iteration"] for row in rows(run)] == list(range(1, logged + 3))
+    assert not list(run.checkpoints.glob(".tmp-*"))
