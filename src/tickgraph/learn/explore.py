@@ -32,6 +32,8 @@ class Explorer:
         self.shared = cfg.noise_scope == "shared"
         self.rng = Rng(arena, num_envs, seed, first_row, "explorer/rng")
         self.draw = self.rng.stream("explorer")
+        lanes = self.action_dim + self.action_dim % 2  # normals come in pairs
+        self.rng.reserve({"explorer/repeat": 1, "explorer/noise": lanes, "explorer/warmup": lanes})
         self.noise = arena.new("explorer/noise", (num_envs, self.action_dim), why="noise that is held")
         self.left = arena.new("explorer/left", (num_envs,), torch.int64, "steps that the noise still lasts")
         self.warmup = arena.new("explorer/warmup", (), torch.bool, "uniform actions instead of the policy's", fill=True)

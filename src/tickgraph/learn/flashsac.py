@@ -362,4 +362,4 @@ class FlashSac:
 
 
 STATE_FOLDERS = ("learner/", "policy/", "explorer/")
-CONSTANTS = ("learner/atoms", "/rng/row", "explorer/repeat_weights")
+CONSTANTS = ("learner/atoms", "/rng/row", "/rng/stream", "/rng/block", "explorer/repeat_weights")

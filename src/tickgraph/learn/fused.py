@@ -40,6 +40,7 @@ class LinearNormRelu(torch.autograd.Function):
         y.relu_()
         ctx.save_for_backward(x, weight, product, gain, mean, scale, y)
         ctx.mark_non_differentiable(mean, scale)
+        ctx.set_materialize_grads(False)
         return y, mean, scale
 
     @staticmethod

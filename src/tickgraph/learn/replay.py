@@ -87,6 +87,8 @@ class Ring:
                 f"a ring of {capacity} slots holds no window of {n_step} steps beside {ahead} slots being written; "
                 f"give it at least {n_step + 1 + ahead}"
             )
+        if boundary_rows is not None and boundary_rows < 1:
+            raise TickgraphError(f"boundary_rows is {boundary_rows}; the table needs at least one row")
         missing = {"actor", "critic"} - set(obs_dims)
         if missing:
             raise TickgraphError(f"the ring needs the observation groups actor and critic; {sorted(missing)} not given")
@@ -123,6 +125,11 @@ class Ring:
     def min_ticks(self) -> int:
         """Ticks to write before the first sample."""
         return self.n_step + 1
+
+    @property
+    def draw_lanes(self) -> int:
+        """Random words that `sample` takes per row."""
+        return 2 * (self.redraw_rounds + 1)
 
     def write(
         self,
@@ -189,7 +196,7 @@ class Ring:
         rounds, ticks, worlds = self.redraw_rounds + 1, self.capacity, self.num_envs
         oldest = (self.visible - ticks + self.ahead).clamp(min=0)
         count = (self.visible - self.n_step - oldest).clamp(min=1)
-        words = draw.words("rows", 2 * rounds)
+        words = draw.words("rows", self.draw_lanes)
         start = oldest + ((words[:, :rounds] * count) >> 32)
         world = (words[:, rounds:] * worlds) >> 32
 

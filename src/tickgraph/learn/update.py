@@ -1,5 +1,6 @@
 """One update cycle: sample, critic updates with actor and temperature every few, metrics, policy snapshot."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -46,7 +47,7 @@ class Metrics:
     def __init__(self, arena: Arena) -> None:
         self._means = arena.new("learner/metrics/means", (2, 3), why="sums over updates, of critic and actor")
         self._counts = arena.new("learner/metrics/counts", (2, 1), why="updates in each sum")
-        self._last = arena.new("learner/metrics/last", (2, 2), why="newest figures, of critic and actor")
+        self._last = arena.new("learner/metrics/last", (2, 2), why="newest figures, of critic and actor", fill=math.nan)
         self._sums = arena.new("learner/metrics/sums", (2,), why="updates skipped, rows drawn again")
 
     def add(self, row: int, means: Sequence[Tensor], last: Sequence[Tensor], ok: Tensor) -> None:
@@ -62,14 +63,15 @@ class Metrics:
 
     @torch.no_grad()
     def drain(self) -> dict[str, float | None]:
-        """Return {"loss/name": figure} and start anew; a mean over no update is None."""
+        """Return {"loss/name": figure} and start anew; a mean over no update, or a value before the first, is None."""
         figures: dict[str, float | None] = {}
         for row in (0, 1):
             count = float(self._counts[row])
             for name, total in zip(self.MEANS[row], self._means[row].tolist(), strict=True):
                 figures[name] = total / count if count else None
-            figures |= zip(self.LAST[row], self._last[row].tolist(), strict=True)
-        figures |= zip(self.SUMS, self._sums.tolist(), strict=True)
+            for name, value in zip(self.LAST[row], self._last[row].tolist(), strict=True):
+                figures[name] = None if math.isnan(value) else value
+        figures |= zip(self.SUMS, map(int, self._sums.tolist()), strict=True)
         for tensor in (self._means, self._counts, self._sums):
             tensor.zero_()
         return {f"loss/{name}": value for name, value in figures.items()}
@@ -105,6 +107,10 @@ class UpdateCycle:
         resolution = resolve_execution(execution, device) if isinstance(execution, str) else execution
         self.learner, self.ring, self.updates = learner, ring, updates
         self.metrics = Metrics(learner.arena)
+        # All words of an update in one go: less code to compile, and fewer operations where nothing is compiled.
+        actions = learner.action_dim + learner.action_dim % 2  # normals come in pairs
+        lanes = {"replay/rows": ring.draw_lanes, "noise/policy": actions, "noise/successor": actions}
+        learner.rng.reserve({f"learner/{path}": count for path, count in lanes.items()})
         self._actor_parameters = learner.actor_storage.ordered(learner.actor)
         self._critic_parameters = learner.critic_storage.ordered(learner.critic)
         fuse = device.type == "cpu" and not learner.cfg.bf16
