@@ -100,4 +100,3 @@ def test_warm_up_is_uniform():
     assert action.min() >= -1 and action.max() <= 1
     assert action.mean().abs() < 0.03
     assert action.var().item() == pytest.approx(1 / 3, abs=0.02)
-

@@ -1,0 +1,125 @@
+"""The objectives: the projected distribution against float64 and by hand, the entropy's target, refused settings."""
+
+import numpy as np
+import pytest
+import torch
+
+from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
+from tickgraph.learn.flashsac import FlashSac, FlashSacCfg, distribution_labels, project_distribution, target_entropy
+from tickgraph.learn.replay import Batch
+
+ATOMS = torch.linspace(-5.0, 5.0, 101, dtype=torch.float64).float()
+
+
+def test_target_entropy_of_the_g1():
+    assert target_entropy(29, 0.15) == pytest.approx(-13.867, abs=5e-4)
+    assert target_entropy(1, 0.15) == pytest.approx(-0.47818, abs=5e-6)
+
+
+def project(probs: dict[int, float], reward: float, discount: float, cost: float = 0.0) -> dict[int, float]:
+    given = torch.zeros(1, 101)
+    for atom, mass in probs.items():
+        given[0, atom] = mass
+    one = [torch.tensor([value]) for value in (reward, discount, cost)]
+    result = project_distribution(given, *one, ATOMS)[0]
+    return {int(k): round(result[k].item(), 5) for k in result.nonzero()[:, 0] if result[k] > 1e-5}
+
+
+def test_projection_by_hand():
+    # Atom 50 is 0, atoms are 0.1 apart.
+    assert project({50: 1.0}, 0.3, 0.9) == {53: 1.0}
+    assert project({50: 1.0}, 0.325, 0.9) == {53: 0.75, 54: 0.25}
+    assert project({60: 1.0}, 0.0, 0.5) == {55: 1.0}
+    assert project({60: 0.5, 40: 0.5}, 1.0, 0.5) == {55: 0.5, 65: 0.5}
+    assert project({60: 1.0}, 0.7, 0.0) == {57: 1.0}, "nothing counts after a termination"
+    assert project({60: 1.0}, 0.0, 0.5, cost=0.4) == {53: 1.0}, "0.5 (1 - 0.4)"
+    assert project({50: 1.0}, 9.0, 0.9) == {100: 1.0}
+    assert project({50: 1.0}, -9.0, 0.9) == {0: 1.0}
+    assert project({100: 1.0}, 0.0, 1.0) == {100: 1.0}
+
+
+def test_projection_matches_float64():
+    torch.manual_seed(0)
+    probs = torch.randn(64, 101).mul(3).softmax(-1)
+    reward, discount, cost = torch.randn(64) * 2, torch.rand(64), torch.randn(64)
+    discount[:8] = 0.0
+    wanted = np.zeros((64, 101))
+    for row in range(64):
+        for k, z in enumerate(np.linspace(-5, 5, 101)):
+            y = reward[row].double().item() + discount[row].double().item() * (z - cost[row].double().item())
+            place = (min(max(y, -5.0), 5.0) + 5.0) / 0.1
+            low = min(int(np.floor(place)), 100)
+            mass = probs[row, k].double().item()
+            wanted[row, low] += mass * (1 - (place - low))
+            wanted[row, min(low + 1, 100)] += mass * (place - low)
+    mine = project_distribution(probs, reward, discount, cost, ATOMS)
+    torch.testing.assert_close(mine, torch.tensor(wanted).float(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(mine.sum(-1), torch.ones(64))
+
+
+def test_labels_take_the_whole_distribution_of_the_lesser_member():
+    logits = torch.full((2, 2, 101), -50.0)
+    logits[0, 0, 70] = logits[1, 0, 60] = 50.0  # row 0: member 1 is less
+    logits[0, 1, 30] = logits[1, 1, 40] = 50.0  # row 1: member 0 is less
+    batch = Batch(*[torch.zeros(4, 1)] * 2, torch.zeros(2, 1), torch.zeros(2), torch.ones(2), torch.zeros(()))
+    labels = distribution_labels(logits, batch, torch.zeros(2), ATOMS)
+    assert labels.argmax(-1).tolist() == [60, 30]
+    torch.testing.assert_close(labels.amax(-1), torch.ones(2), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ({"discount": "exac"}, "did you mean 'exact'"),
+        ({"noise_scope": "all"}, "shared, per_env"),
+        ({"batch_size": 1}, "batch_size is 1; it must be at least 2"),
+        ({"policy_period": 0}, "policy_period is 0"),
+        ({"alpha_init": 0.0}, "alpha_init is 0.0; it must be above 0"),
+        ({"tau": 1.5}, "tau is 1.5"),
+        ({"lr_warmup": -1}, "lr_warmup is -1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(setting, text):
+    with pytest.raises(TickgraphError, match=text):
+        FlashSacCfg(**setting)
+
+
+def learner(width: int = 8, seed: int = 0) -> FlashSac:
+    cfg = FlashSacCfg(actor_width=width, actor_blocks=1, critic_width=8, critic_blocks=1, batch_size=4)
+    return FlashSac(cfg, {"actor": 3, "critic": 4}, 2, 4, Arena("cpu"), seed, total_updates=10)
+
+
+def test_a_state_goes_around():
+    first, second = learner(), learner(seed=1)
+    first.critic_step.adam.moment1.normal_()
+    first.updates.fill_(7)
+    state = first.state_dict()
+    addresses = second.arena.pointers()
+    assert any(not torch.equal(value, second.arena[name]) for name, value in state.items())
+    second.load_state_dict(state)
+    assert all(torch.equal(value, second.arena[name]) for name, value in state.items())
+    assert second.arena.pointers() == addresses
+    assert torch.equal(first.critic.head.weight, second.critic.head.weight)
+    assert "learner/atoms" not in state
+
+
+def test_a_state_that_does_not_fit_changes_nothing():
+    mine = learner()
+    before = mine.state_dict()
+    for state, text in (
+        (learner(width=16).state_dict(), "'learner/actor/parameters' as"),
+        ({"learner/actr": torch.zeros(1)} | before, "unknown .*learner/actr"),
+        ({name: value for name, value in before.items() if name != "learner/updates"}, "lacks .*learner/updates"),
+    ):
+        with pytest.raises(TickgraphError, match=text):
+            mine.load_state_dict(state)
+    assert all(torch.equal(value, mine.arena[name]) for name, value in before.items())
+
+
+def test_one_seed_one_start():
+    first, second, third = learner(), learner(), learner(seed=1)
+    assert torch.equal(first.critic_storage.parameters, second.critic_storage.parameters)
+    assert not torch.equal(first.critic_storage.parameters, third.critic_storage.parameters)
+    assert torch.equal(first.target_storage.parameters, first.critic_storage.parameters)
+    assert not torch.equal(first.critic.head.weight[0], first.critic.head.weight[1])
