@@ -1,4 +1,4 @@
-"""The update cycle: against a reference written with torch's own parts, deterministic, safe, resumable, and learning."""
+"""The update cycle: against a reference from torch's own layers, deterministic, safe, resumable, and learning."""
 
 import math
 
