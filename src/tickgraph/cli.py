@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Command, Option, Parsed, parse, table, usage
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
 
@@ -136,8 +137,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names in any script print under any locale, escaped if need be
             stream.reconfigure(errors="backslashreplace")
-    # OpenMP threads that spin while they wait would take a core from the physics; it is read when torch loads.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    share_processors()
     try:
         code = _dispatch(words, interrupts)
         sys.stdout.flush()

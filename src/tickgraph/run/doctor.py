@@ -59,18 +59,21 @@ def _physics() -> Finding:
 def _torch() -> list[Finding]:
     import torch
 
-    policy = os.environ.get("OMP_WAIT_POLICY", "unset")
+    given = {name: os.environ[name] for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT") if name in os.environ}
+    policy = given.get("OMP_WAIT_POLICY", "").lower()
+    meaning = {
+        "passive": "threads sleep at once: updates on several threads are two to three times slower",
+        "active": "waiting threads spin for ever and take cores from the physics; unset it",
+    }.get(policy, "waiting threads spin briefly, then leave their core to the physics")
     return [
         Finding(
             "torch", True, f"{torch.__version__} on Python {platform.python_version()}", "networks and task terms run"
         ),
         Finding(
             "OpenMP waiting",
-            policy.lower() == "passive",
-            f"OMP_WAIT_POLICY {policy}",
-            "threads that wait leave their core to the physics"
-            if policy.lower() == "passive"
-            else "waiting threads spin and take cores from the physics; set OMP_WAIT_POLICY=passive",
+            policy not in ("passive", "active"),
+            ", ".join(f"{name} {value}" for name, value in given.items()) or "unset",
+            meaning,
         ),
     ]
 
