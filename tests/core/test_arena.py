@@ -85,3 +85,9 @@ def test_meta_device_has_shapes_only():
 def test_nearby():
     assert nearby("robt", ["robot", "terrain"]) == "did you mean 'robot'?"
     assert nearby("zzz", ["robot"]) == ""
+
+
+def test_a_float64_scalar_is_refused_because_compiled_writes_to_it_are_lost():
+    with pytest.raises(TickgraphError, match=r"float64 scalar.*shape \(1,\)"):
+        Arena("cpu").new("sum", (), torch.float64)
+    assert Arena("cpu").new("sum", (1,), torch.float64).item() == 0.0

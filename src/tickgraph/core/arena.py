@@ -62,10 +62,15 @@ class Arena:
             The tensor, on the arena's device. Write it in place, never rebind it.
 
         Raises:
-            TickgraphError: the name is taken or the arena is sealed.
+            TickgraphError: the name is taken, the arena is sealed, or it would be a float64 scalar.
         """
         self._check_free(name)
         size = (shape,) if isinstance(shape, int) else tuple(shape)
+        if not size and dtype == torch.float64:
+            raise TickgraphError(
+                f"tensor {name!r} is a float64 scalar, and torch.compile loses what is written to one on a CPU "
+                "(seen with 2.13); give it the shape (1,)"
+            )
         tensor = torch.full(size, fill, dtype=dtype, device=self.device)
         self._entries[name] = _Entry(tensor, why, constant=False)
         return tensor

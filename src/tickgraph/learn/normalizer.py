@@ -30,9 +30,9 @@ class RewardNormalizer:
         wide = torch.float64  # Counts pass 2^24, where float32 stops counting.
         self.returns = arena.new(f"{prefix}/returns", (num_envs,), why="discounted return of each world so far")
         self.largest = arena.new(f"{prefix}/largest", (), why="largest |return| ever seen")
-        self.mean = arena.new(f"{prefix}/mean", (), wide, "mean of the returns")
-        self.var = arena.new(f"{prefix}/var", (), wide, "biased variance of the returns", fill=1.0)
-        self.count = arena.new(f"{prefix}/count", (), wide, "samples in mean and variance", fill=1e-4)
+        self.mean = arena.new(f"{prefix}/mean", (1,), wide, "mean of the returns")
+        self.var = arena.new(f"{prefix}/var", (1,), wide, "biased variance of the returns", fill=1.0)
+        self.count = arena.new(f"{prefix}/count", (1,), wide, "samples in mean and variance", fill=1e-4)
         self.scale = arena.new(f"{prefix}/scale", (), why="divisor that the learner uses, as last published", fill=1.0)
 
     def update(self, reward: Tensor, done: Tensor) -> None:
@@ -60,4 +60,4 @@ class RewardNormalizer:
     def publish(self) -> None:
         """Let the learner see the statistics so far."""
         deviation = torch.sqrt(self.var + 1e-8).to(torch.float32)
-        self.scale.copy_(torch.maximum(deviation, self.largest / self.g_max))
+        self.scale.copy_(torch.maximum(deviation, self.largest / self.g_max)[0])
