@@ -311,6 +311,7 @@ def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
     """Return the task with all its settings, and whether it goes on with a run."""
     if parsed.get("resume") is None:
         return _load(parsed), False
+    from tickgraph.run.panel import tell
     from tickgraph.run.session import prepare_resume
 
     task = _task_of(run)
@@ -321,7 +322,7 @@ def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
         if given != task.name:
             raise TickgraphError(f"{run.path} is a run of {task.name!r}, not of {given!r}; leave the task out")
     for line in prepare_resume(task, parsed.overrides):
-        print(line)
+        tell(line)
     return task, True
 
 

@@ -26,8 +26,9 @@ def test_plain_lines_say_where_the_run_stands() -> None:
 def test_a_reader_that_goes_away_does_not_stop_the_run() -> None:
     read, write = os.pipe()
     os.close(read)
-    panel = PlainLines("title", os.fdopen(write, "w"))
-    panel.update(ROW, Progress(5, 10, 1.0, None))
+    with os.fdopen(write, "w") as stream:
+        panel = PlainLines("title", stream)
+        panel.update(ROW, Progress(5, 10, 1.0, None))
 
 
 def test_the_live_panel_shows_every_group() -> None:

@@ -285,3 +285,11 @@ def test_a_kill_costs_no_more_than_the_work_since_the_last_checkpoint() -> None:
     resume(run, "--iterations", str(logged + 2))
     assert [row["iteration"] for row in rows(run)] == list(range(1, logged + 3))
     assert not list(run.checkpoints.glob(".tmp-*"))
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
+    words = " ".join([TASK, "--run-name", "one", *TINY, "--iterations", "20"])
+    script = f"{sys.executable} -m tickgraph train {words} | head -n 2"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert manifest.read_summary(RunFolder(Path("runs") / TASK / "one"))["status"] == "completed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
@@ -42,7 +43,7 @@ class PlainLines:
     """One line a row, for files and pipes; a reader that goes away stops the lines, not the run."""
 
     def __init__(self, title: str, stream: IO[str]) -> None:
-        self._stream: IO[str] | None = stream
+        self._stream = stream
         self.note(title)
 
     def update(self, row: dict[str, Any], progress: Progress) -> None:
@@ -57,12 +58,7 @@ class PlainLines:
 
     def note(self, text: str) -> None:
         """Write one line."""
-        if self._stream is None:
-            return
-        try:
-            print(text, file=self._stream, flush=True)
-        except (BrokenPipeError, ValueError):
-            self._stream = None
+        tell(text, self._stream)
 
     def close(self) -> None:
         """Nothing to put back."""
@@ -144,12 +140,18 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
 
 
-def warn(text: str) -> None:
-    """Say one line on stderr; nobody there to read it is no reason to stop."""
+def tell(text: str, stream: IO[str] | None = None) -> None:
+    """Say one line on `stream`, by default stdout; a reader that has gone is no reason to stop a run."""
+    stream = sys.stdout if stream is None else stream
     try:
-        print(f"warning: {text}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        pass
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def warn(text: str) -> None:
+    """Say one line on stderr."""
+    tell(f"warning: {text}", sys.stderr)
 
 
 def one_line(error: BaseException) -> str:

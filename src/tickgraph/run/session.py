@@ -15,7 +15,7 @@ from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, evaluate
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import MetricsLog
-from tickgraph.run.panel import make_panel, number, one_line, warn
+from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
 from tickgraph.run.settings import apply_overrides, write_config
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
@@ -66,7 +66,7 @@ def run_training(
     ending: Ending,
     resume: bool = False,
     stop_after: int | None = None,
-    say: Callable[[str], object] = print,
+    say: Callable[[str], object] = tell,
 ) -> int:
     """Train in a run's folder; returns the exit code.
 
