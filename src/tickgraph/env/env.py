@@ -20,7 +20,6 @@ from tickgraph.env import tick as transition
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.managers import (
     ActionManager,
-    BuildError,
     CommandManager,
     CurriculumManager,
     EventManager,
@@ -29,11 +28,11 @@ from tickgraph.env.managers import (
     RewardManager,
     SubstepManager,
     TerminationManager,
-    naming,
 )
 from tickgraph.env.observations import ObservationManager
 from tickgraph.env.scene import SceneView
 from tickgraph.env.stats import EpisodeStats
+from tickgraph.env.term import BuildError, naming
 from tickgraph.sim.backend import FRESH, make_backend
 from tickgraph.sim.model import build_scene
 

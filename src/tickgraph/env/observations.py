@@ -11,8 +11,9 @@ from torch import Tensor
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.judge import JudgedCall
 from tickgraph.core.masked import assign_rows
+from tickgraph.env.actions import DelayLine
 from tickgraph.env.config import GaussianNoiseCfg, ObservationGroupCfg, ObservationTermCfg, UniformNoiseCfg
-from tickgraph.env.managers import DelayLine, Manager, Term, _Call, naming
+from tickgraph.env.term import Call, Manager, Term, naming
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -143,9 +144,9 @@ class ObservationManager(Manager):
                 inner = term.term
                 owners = (env,) if inner.instance is None else (env, inner.instance)
                 manager = f"observations/{group}"
-                yield JudgedCall(manager, name, _Call(inner, ()), inner.user_function, owners, env.arena)
+                yield JudgedCall(manager, name, Call(inner, ()), inner.user_function, owners, env.arena)
                 if inner.instance is not None and hasattr(inner.instance, "reset"):
-                    call = _Call(inner.reset, (env.no_worlds,))
+                    call = Call(inner.reset, (env.no_worlds,))
                     yield JudgedCall(manager, name, call, inner.user_function, owners, env.arena)
 
     def assign(self, out: dict[str, Tensor], mask: Tensor, source: dict[str, Tensor]) -> None:

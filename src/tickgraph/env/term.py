@@ -1,0 +1,184 @@
+"""What every manager is made of: a term bound to its environment, and a dictionary of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.judge import JudgedCall
+from tickgraph.env.config import SceneEntityCfg
+
+if TYPE_CHECKING:
+    from tickgraph.env.env import Env
+
+
+class BuildError(TickgraphError):
+    """A term's class failed while it was built; ``__cause__`` is what it raised."""
+
+    def __init__(self, text: str, manager: str, term: str, cls: type) -> None:
+        super().__init__(text)
+        self.manager, self.term, self.cls = manager, term, cls
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Let errors say which term they are about."""
+    try:
+        yield
+    except BuildError:
+        raise
+    except TickgraphError as error:
+        if path in str(error):
+            raise
+        raise TickgraphError(f"term {path}: {error}") from error
+
+
+def build_instance(cls: Any, cfg: Any, env: Env, path: str) -> Any:
+    """Return ``cls(cfg, env, path)``; what it raises becomes one line that names the term."""
+    with naming(path):
+        try:
+            return cls(cfg, env, path)
+        except TickgraphError:
+            raise
+        except Exception as error:
+            text = str(error).strip().partition("\n")[0]
+            manager, _, term = path.rpartition("/")
+            what = f"term {path}: {cls.__name__}(cfg, env, path) raised {type(error).__name__}: {text}"
+            raise BuildError(what, manager, term, cls) from error
+
+
+class Term:
+    """A configured function or object, with selectors resolved and its random stream bound."""
+
+    def __init__(self, env: Env, manager: str, name: str, cfg: Any, extra: int = 0) -> None:
+        self.manager, self.name, self.cfg, self._env = manager, name, cfg, env
+        self._extra = extra
+        self.path = f"{manager}/{name}"
+        self.user_function = cfg.func
+        with naming(self.path):
+            self.params = {
+                key: env.scene.resolve(value) if isinstance(value, SceneEntityCfg) else value
+                for key, value in cfg.params.items()
+            }
+        self.instance = None
+        if inspect.isclass(cfg.func):
+            self.instance = build_instance(cfg.func, cfg, env, self.path)
+            if not callable(self.instance):
+                raise TickgraphError(f"term {self.path}: class {cfg.func.__name__} needs a __call__ method")
+        elif not callable(cfg.func):
+            raise TickgraphError(f"term {self.path}: func must be a function or a class, not {cfg.func!r}")
+        self._function = self.instance if self.instance is not None else cfg.func
+        self._check_params()
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(self._env, *args, **self.params)
+
+    def reset(self, mask: Tensor) -> None:
+        if self.instance is not None and hasattr(self.instance, "reset"):
+            self.instance.reset(mask)
+
+    def _check_params(self) -> None:
+        target = self.instance.__call__ if self.instance is not None else self._function
+        try:
+            signature = inspect.signature(target)
+        except (TypeError, ValueError):
+            return
+        known = signature.parameters
+        if self.instance is None and "rng" in known and "rng" not in self.params:
+            self.params["rng"] = self._env.rng.stream(self.path)
+        with naming(self.path):
+            for key, parameter in known.items():
+                if isinstance(parameter.default, SceneEntityCfg) and key not in self.params:
+                    self.params[key] = self._env.scene.resolve(parameter.default)
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+            return
+        own = list(known)[1 + self._extra :]  # the manager passes env and, for events, the mask
+        for key in self.params:
+            if key not in own:
+                hint = nearby(key, own) or f"it takes {', '.join(own) or 'none'}"
+                raise TickgraphError(f"term {self.path}: {label(self.cfg)} has no parameter {key!r}; {hint}")
+        for key in own:
+            parameter = known[key]
+            optional = parameter.default is not inspect.Parameter.empty
+            if not optional and key not in self.params and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+                raise TickgraphError(f"term {self.path}: {label(self.cfg)} needs {key!r}; add it to params")
+
+
+class Manager:
+    """Base: terms by name, in the order of their declaration."""
+
+    name = "terms"
+    call_arguments: tuple[str, ...] = ()
+
+    def __init__(self, env: Env, cfgs: dict[str, Any]) -> None:
+        self._env = env
+        self.cfgs = cfgs
+        self.terms: dict[str, Any] = {name: self._build(name, cfg) for name, cfg in cfgs.items() if cfg is not None}
+
+    def _build(self, name: str, cfg: Any) -> Any:
+        return Term(self._env, self.name, name, cfg, extra=len(self.call_arguments))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.terms)
+
+    def term(self, name: str) -> Any:
+        """Return the object of a term; raises TickgraphError with nearby names."""
+        if name not in self.terms:
+            hint = nearby(name, self.terms) or f"there are {', '.join(self.terms) or 'none'}"
+            raise TickgraphError(f"{self.name} has no term {name!r}; {hint}")
+        term = self.terms[name]
+        return term.instance if isinstance(term, Term) and term.instance is not None else term
+
+    def term_index(self, name: str) -> int:
+        """Return the column of a term in tensors of one column a term."""
+        self.term(name)
+        return self.names.index(name)
+
+    def reset(self, mask: Tensor) -> None:
+        for term in self.terms.values():
+            term.reset(mask)
+
+    def calls(self) -> Iterator[JudgedCall]:
+        """Yield every user function of this manager, alone, for the judge of blockers."""
+        env = self._env
+        for name, term in self.terms.items():
+            arguments = tuple(env.no_worlds if a == "mask" else 0 for a in self.call_arguments)
+            owners = (env,) if term.instance is None else (env, term.instance)
+            yield JudgedCall(self.name, name, Call(term, arguments), term.user_function, owners, env.arena)
+            if term.instance is not None and hasattr(term.instance, "reset"):
+                yield JudgedCall(
+                    self.name, name, Call(term.reset, (env.no_worlds,)), term.user_function, owners, env.arena
+                )
+
+    def rehearse(self) -> None:
+        """Make what can only be made once every manager is there, before the arena is sealed."""
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [{"name": name, "function": label(cfg)} for name, cfg in self.cfgs.items() if cfg is not None]
+
+
+class Call:
+    """A call with its arguments; unlike a lambda in a loop it keeps its own."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._function, self._arguments = function, arguments
+
+    def __call__(self) -> Any:
+        return self._function(*self._arguments)
+
+
+def label(cfg: Any) -> str:
+    target = getattr(cfg, "func", None) or getattr(cfg, "class_type", None)
+    return getattr(target, "__name__", str(target))
+
+
+def check_shape(path: str, value: Any, num_envs: int, what: str) -> None:
+    if not isinstance(value, Tensor) or value.dim() != 1 or value.shape[0] != num_envs:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise TickgraphError(f"term {path} returned {got}, expected a {what} tensor of shape ({num_envs},)")
