@@ -135,9 +135,11 @@ def test_a_task_file_that_does_not_import_is_named_with_its_line(
     assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["bad.py"]
 
 
-def test_debug_shows_the_traceback() -> None:
-    with pytest.raises(ValueError, match="no task"):
-        cli.main(["describe", "absent", "--debug"])
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["describe", "absent", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.splitlines()[-1].startswith("tickgraph: there is no task 'absent'")
 
 
 def test_check_names_a_term_that_is_not_static(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

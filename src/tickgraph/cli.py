@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,6 +140,8 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         if hasattr(stream, "reconfigure"):  # names in any script print under any locale, escaped if need be
             stream.reconfigure(errors="backslashreplace")
     share_processors()
+    logging.basicConfig(format="warning: %(message)s")
+    logging.raiseExceptions = False  # a reader of stderr that has gone is no fault
     try:
         code = _dispatch(words, interrupts)
         sys.stdout.flush()
@@ -149,7 +153,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         return EXIT_INTERRUPTED
     except Exception as error:
         if "--debug" in words:
-            raise
+            traceback.print_exc()
         expected = isinstance(error, TickgraphError)
         text = " ".join(str(error).split())
         hint = "" if expected else f"{type(error).__name__}: "
@@ -178,16 +182,14 @@ def _dispatch(words: list[str], interrupts: Interrupts | None) -> int:
         hint = nearby(name, [*COMMANDS, "bench"]) or "see `tickgraph --help`"
         raise TickgraphError(f"there is no command {name!r}; {hint}")
     parsed = parse(command, rest)
-    if parsed.help and not (parsed.subject and command.overrides):
+    if parsed.help:
         print(usage(command))
+        if parsed.subject is not None and command.overrides:
+            print("\n".join(_values(parsed.subject)))
         return 0
     if name == "train":
-        if parsed.help:
-            return _train_help(command, parsed)
         assert interrupts is not None
         return _train(parsed, interrupts)
-    if parsed.help:
-        return _train_help(command, parsed)
     run: Callable[[Parsed], int] = {
         "list": _list,
         "describe": _describe,
@@ -284,6 +286,9 @@ def _train(parsed: Parsed, interrupts: Interrupts) -> int:
 
     def interrupted(signal: str) -> None:
         facts = place.facts()
+        if facts["status"] == "completed":  # only a picture is missing; the summary is written
+            print(f"\n{signal}: left out what was not drawn yet; the run in {run.path} is complete", flush=True)
+            return
         when = f"{signal} while starting, compiling or closing"
         facts |= {"status": "interrupted", "reason": facts.get("reason") or when}
         manifest.write_summary(run, **facts)
@@ -411,15 +416,13 @@ def _bench(words: list[str]) -> int:
     return int(module.main(words[1:]) or 0)
 
 
-def _train_help(command: Command, parsed: Parsed) -> int:
-    """Print a command's help with every value of the task that can be changed."""
+def _values(reference: str) -> list[str]:
+    """Return every value of a task that can be changed, as lines."""
     from tickgraph.run.settings import settings
 
-    task = _load(Parsed(parsed.subject))
-    print(usage(command))
-    print(f"\nvalues of {task.name} that can be changed (its own in brackets):")
-    print("\n".join(table((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.value}]") for s in settings(task))))
-    return 0
+    task = _load(Parsed(reference))
+    rows = ((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.value}]") for s in settings(task))
+    return ["", f"values of {task.name} that can be changed (its own in brackets):", *table(rows)]
 
 
 def _write_result(parsed: Parsed, value: dict[str, Any]) -> None:

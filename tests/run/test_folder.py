@@ -74,6 +74,8 @@ def test_a_run_is_found_by_path_or_below_the_root(tmp_path: Path) -> None:
     run.config.write_text("")
     assert folder.find(str(run.path)) == run
     assert folder.find("task/one", tmp_path) == run
+    with pytest.raises(TickgraphError, match="is a file; give the run's folder"):
+        folder.find(str(run.config))
     with pytest.raises(TickgraphError, match="there is no run 'task/oen'"):
         folder.find("task/oen", tmp_path)
 

@@ -151,6 +151,29 @@ def test_only_what_leaves_the_run_itself_alone_can_change_on_resume(capsys: pyte
     assert manifest.read_summary(run) == before
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--backend mujco", "backend 'mujco' is unknown; did you mean 'mujoco'"),
+        ("--device gpu", "device 'gpu' is unknown"),
+        ("--device cuda", "cannot be had"),
+        ("--execution compiled", "did you mean 'compile'"),
+        ("--execution graph", "CUDA graphs need a CUDA device"),
+        ("--train.replay-slots 1", "holds no window"),
+    ],
+)
+def test_what_this_machine_cannot_do_is_one_line_and_leaves_no_folder(
+    words: str, reason: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words == "--device cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert cli.main(["train", TASK, *TINY, *words.split()]) == 2
+    err = capsys.readouterr().err
+    assert reason in err
+    assert err.count("\n") == 1
+    assert not list(folder.iterdir())
+
+
 def test_without_its_replay_a_run_collects_before_it_learns_again() -> None:
     run = train("one", "--iterations", "20", "--stop-after", "10", "--train.no-checkpoint-replay")
     assert not any("ring/" in name for name in state(run))

@@ -123,8 +123,8 @@ def find(reference: str, root: Path = Path("runs")) -> RunFolder:
         TickgraphError: there is no such folder, or it is no run's folder.
     """
     for path in (Path(reference).expanduser(), root / reference):
-        if path.is_file() and path.parent.name == "checkpoints":
-            path = path.parent.parent
+        if path.is_file():
+            raise TickgraphError(f"{path} is a file; give the run's folder, its newest whole checkpoint is used")
         if path.is_dir():
             run = RunFolder(path)
             if not run.config.is_file():

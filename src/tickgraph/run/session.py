@@ -85,12 +85,11 @@ def run_training(
     if resume and nothing_left(task, run, say):
         return 0
     lock = folder.lock(run)
-    # The file says how the run ended, and now it has not: whoever kills this process leaves none that says "completed".
-    run.summary.unlink(missing_ok=True)
     try:
-        write_config(run.config, task)
         return _train(task, run, interrupts, ending, resume, stop_after, say)
     except Exception as error:
+        if not ending.begun:
+            raise  # nothing has changed: an older summary stays true
         ending.status, ending.reason = "failed", one_line(error)
         if not isinstance(error, TickgraphError):
             (run.path / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
@@ -132,7 +131,10 @@ def _train(
     say: Callable[[str], object],
 ) -> int:
     saved = None
-    if resume:
+    if not resume:
+        ending.begun = True
+        write_config(run.config, task)
+    else:
         saved, problems = checkpoint.load_newest(run, task.name)
         for problem in problems:
             warn(problem)
@@ -144,14 +146,17 @@ def _train(
             f"all {task.train.iterations} iterations lie within the {trainer.schedule.warmup} of random actions "
             "(train.learning_starts): nothing is learned"
         )
-    # Opened before anything is saved: rows that the checkpoint does not know are dropped.
-    log = MetricsLog(run, after=saved.iteration if saved else 0)
     if saved is not None:
         trainer.resume(saved)
+        write_config(run.config, task)
         say(f"resumed {saved.path} at iteration {saved.iteration}")
-        del saved
-    else:
+    # The summary says how the run ended, and now it has not: a kill from here on leaves none that says "completed".
+    ending.begun = True
+    run.summary.unlink(missing_ok=True)
+    log = MetricsLog(run, after=ending.iteration)
+    if saved is None:
         trainer.start()
+    del saved
     session = _begin_manifest(trainer, run, ending.iteration)
     panel = make_panel(f"{task.name}: {run.path}")
     try:

@@ -64,6 +64,8 @@ class Ending:
     tail_env_steps_per_sec: float | None = None
     status: str = "interrupted"
     reason: str | None = None
+    begun: bool = False
+    """Something of this session has been written into the run's folder."""
     finished: bool = False
     """All iterations, or the whole time budget, are behind it."""
 
@@ -156,6 +158,7 @@ class Trainer:
         self.env.attach(self.explorer, self.ring)
         self.schedule = Schedule(train, self.ring.min_ticks)
         self.learner.set_horizon(self.schedule.total_updates)
+        self._versions = manifest.versions()
         self._spent_before = 0.0
         self._recent: deque[tuple[float, int]] = deque(maxlen=TAIL + 1)
         self._seen_checks: set[str] = set()
@@ -183,6 +186,12 @@ class Trainer:
             self.arena.restore(learn)
         except (KeyError, TickgraphError) as error:
             raise TickgraphError(f"{saved.path} does not fit the run's configuration: {error}") from error
+        then = {**self._versions, **saved.extra["versions"]}
+        changed = [f"{name} {then[name]}, now {now}" for name, now in self._versions.items() if then[name] != now]
+        if changed:
+            warn(
+                f"the checkpoint was saved with other versions ({'; '.join(changed)}): the run goes on, not bit for bit"
+            )
         if not saved.extra["replay"]:
             self.ring.clear()
             self.schedule.resumed_blind_at = saved.iteration
@@ -200,7 +209,7 @@ class Trainer:
             "env_steps": self.ending.env_steps,
             "wall_s": self.wall_s(),
             "replay": train.checkpoint_replay,
-            "versions": manifest.versions(),
+            "versions": self._versions,
         }
         state = {"env": self.env.state_dict(), "learn": learn}
         checkpoint.save(self.run, self.task.name, self.ending.iteration, state, extra, train.keep_checkpoints)
