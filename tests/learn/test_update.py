@@ -111,6 +111,17 @@ def test_one_seed_gives_the_same_bytes():
     assert first.arena.pointers() == addresses
 
 
+def test_the_callers_mode_does_not_matter():
+    rigs = [Rig(), Rig(), Rig()]
+    rigs[0].cycle()
+    with torch.no_grad():
+        rigs[1].cycle()
+    with torch.inference_mode():
+        rigs[2].cycle()
+    assert same(rigs[0].numbers(), rigs[1].numbers())
+    assert same(rigs[0].numbers(), rigs[2].numbers())
+
+
 def test_cycles_of_one_and_of_four_updates_are_the_same_run():
     first, second = Rig(updates=1), Rig(updates=4)
     for _ in range(4):

@@ -125,8 +125,9 @@ class UpdateCycle:
         self._critic_loss = Program("update/critic_loss", self._critic_objective, objectives, grad=True, autocast=half)
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
 
+    @torch.inference_mode(False)
     def __call__(self) -> None:
-        """Run the cycle."""
+        """Run the cycle, whatever gradient or inference mode the caller is in."""
         period = self.learner.cfg.policy_period
         first = 0 if self.updates % period == 0 else int(self.learner.updates) % period
         for update in range(first, first + self.updates):
