@@ -85,7 +85,8 @@ class Player:
 
     def __init__(self, task: Task, num_envs: int, policy: Mapping[str, Tensor] | None, device: str = "cpu") -> None:
         train = task.train
-        # Eager: compiling takes longer than these few steps, and every process then computes the same figures.
+        # Eager, on as many threads: compiling takes longer than these few steps, and every process gets the same bits.
+        torch.set_num_threads(train.tick_threads)
         self.env = Env(
             evaluation_env_cfg(task),
             num_envs,
