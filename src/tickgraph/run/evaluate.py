@@ -157,8 +157,7 @@ def play(player: Player, ignore_s: float = 0.0) -> EvalTrace:
     counted = played.clone()
     counted[: round(ignore_s / env.step_dt)] = False
     lengths = played.sum(dim=0)
-    figures = (value.cpu() for value in (counted, survived, invalid, returns, lengths))
-    return EvalTrace(env.step_dt, *figures, signals)
+    return EvalTrace(env.step_dt, counted.cpu(), survived.cpu(), invalid.cpu(), returns.cpu(), lengths.cpu(), signals)
 
 
 def evaluate(task: Task, policy: Mapping[str, Tensor] | None, device: str = "cpu") -> dict[str, Any]:
