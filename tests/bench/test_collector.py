@@ -11,8 +11,10 @@ import torch
 from tickgraph.bench import _replay as replay
 from tickgraph.bench import collector
 from tickgraph.bench._case import Case, build
+from tickgraph.bench._parts import take_apart
 from tickgraph.bench._result import RATIO, ROW, read_result
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.program import Program
 from tickgraph.env.config import EventTermCfg, RewardTermCfg
 from tickgraph.tasks.registry import load
 
@@ -97,6 +99,21 @@ def test_a_term_with_state_of_its_own_is_found(task):
         collector.measure(task, Case(**SMALL, blocks=1, ticks_per_block=3))
 
 
+def test_taking_a_tick_apart_changes_nothing_and_adds_calls_up(task):
+    made = build(task, Case(**SMALL))
+    start = made.state()
+    for _ in range(3):
+        made.env.tick()
+    plain = made.state()
+    made.load(start)
+    call = Program.__call__
+    parts = take_apart(made.env, 3)
+    assert Program.__call__ is call and "refresh" not in vars(made.env.sim)
+    assert all(torch.equal(plain[name], value) for name, value in made.state().items())
+    assert all(part["p95_ms"] >= part["median_ms"] > 0 for part in parts)
+    made.env.close()
+
+
 def test_reset_heavy_ends_a_twentieth_of_the_worlds_each_tick():
     task = load(REACH)
     made = build(task, Case(**{**SMALL, "num_envs": 400}, scenario="reset-heavy"))
@@ -124,6 +141,16 @@ def test_the_command_writes_a_result_that_the_report_reads(tmp_path, capsys):
     for row in value["ratios"]:
         assert set(RATIO) <= set(row) and row["ci95"][0] <= row["tick_over_physics"] <= row["ci95"][1]
     assert value["results"][0]["moved_tensors"] == 0
+    parts = value["results"][0]["parts"]
+    assert [part["part"] for part in parts] == [
+        "tick/act_and_apply",
+        "sim/advance_and_refresh",
+        "tick/judge_to_restart",
+        "sim/write_state",
+        "sim/refresh",
+        "tick/observe",
+    ]
+    assert sum(part["share"] for part in parts) == pytest.approx(1.0)
     if sys.platform == "linux":
         assert isinstance(value["results"][0]["allocated_bytes_delta"], int)
     json.loads(file.read_text(), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))

@@ -15,6 +15,7 @@ from tickgraph.bench import _replay as replay
 from tickgraph.bench._case import SCENARIOS, Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, resident_bytes, times
 from tickgraph.bench._options import Parser
+from tickgraph.bench._parts import take_apart
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
 from tickgraph.core.errors import TickgraphError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ARMS = ("tick", "physics", "advance", "tick_aa")
 BLOCK_MS = 500.0
+PART_BLOCKS = 4  # blocks' worth of ticks that are taken apart, after all arms
 AA_LIMIT = 0.02
 TICK_BARS = {("g1_walk_flat", 256): 1.15, ("g1_walk_flat", 2048): 1.08}
 ADVANCE_BAR = 1.03
@@ -92,6 +94,7 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
         "allocated_bytes_delta": None,
         "memory_ticks": None,
         "moved_tensors": None,
+        "parts": None,
         "blocks": case.blocks,
         "resets_per_tick": resets / (case.blocks * ticks),
         "physics_threads": bare.threads,
@@ -106,6 +109,7 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
             {**case_keys, "arm": arm, **figures, **facts, "env_steps_per_s": env.num_envs * 1e3 / figures["mean_ms"]}
         )
     rows[0] |= memory
+    rows[0]["parts"] = take_apart(env, PART_BLOCKS * ticks)
     env.close()
     return rows, {**case_keys, **_ratios(sums, case), "physics_persistent": bare.persistent}
 

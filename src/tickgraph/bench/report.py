@@ -51,6 +51,9 @@ def show(results: Sequence[dict[str, Any]]) -> None:
             console.print(f"\n{title}", markup=False)
             console.print(_arms(rows))
             console.print(_ratios(ratio))
+            for row in rows:
+                if row.get("parts"):
+                    console.print(_parts(row["parts"]))
             if not ratio.get("aa_within_2_percent", True):
                 console.print("The machine was too busy: a tick differs from itself by more than 2%. Measure again.")
 
@@ -70,6 +73,17 @@ def _arms(rows: Sequence[dict[str, Any]]) -> Any:
             f"{row['num_envs'] * 1e3 / row['mean_ms']:,.0f}",
             "" if memory is None else f"{memory / 1e6:+.2f} MB",
         )
+    return table
+
+
+def _parts(parts: Sequence[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table("part of a tick", box=None)
+    for name in ("mean ms", "median", "share"):
+        table.add_column(name, justify="right")
+    for part in parts:
+        table.add_row(part["part"], f"{part['mean_ms']:.3f}", f"{part['median_ms']:.3f}", f"{part['share']:.1%}")
     return table
 
 
