@@ -21,7 +21,7 @@ NO = torch.zeros(WORLDS, dtype=torch.bool)
 class Rig:
     """A small learner with a ring of made-up transitions."""
 
-    def __init__(self, updates=2, mode="eager", total_updates=100, bad=False, **options):
+    def __init__(self, updates=2, mode="eager", total_updates=100, bad=None, **options):
         settings = dict(actor_width=8, actor_blocks=2, critic_width=12, critic_blocks=2, batch_size=16, atoms=21)
         self.cfg = FlashSacCfg(**(settings | options))
         self.arena = Arena("cpu")
@@ -42,8 +42,8 @@ class Rig:
             ends = torch.rand(2, WORLDS, generator=made_up) < 0.1
             action = torch.rand(WORLDS, ACTIONS, generator=made_up) * 2 - 1
             reward = torch.randn(WORLDS, generator=made_up)
-            if bad and tick == 10:
-                obs["critic"][1, 2] = math.nan
+            if tick == 10 and bad:
+                {"action": action, "reward": reward, **obs}[bad][1] = math.nan
             self.ring.write(obs, action, reward, ends[0], ends[1] & ~ends[0], ends[0] | ends[1], final)
         self.ring.publish()
 
@@ -156,8 +156,9 @@ def test_compiled_matches_eager():
             assert torch.equal(second[name], value), name
 
 
-def test_a_nan_in_the_ring_leaves_everything_finite_and_is_counted():
-    rig = Rig(updates=8, bad=True)
+@pytest.mark.parametrize("bad", ["actor", "critic", "action", "reward"])
+def test_a_nan_in_the_ring_leaves_everything_finite_and_is_counted(bad):
+    rig = Rig(updates=8, bad=bad)
     rig.cycle()
     figures = rig.cycle.metrics.drain()
     assert 0 < figures["loss/skipped_updates"] <= 12

@@ -133,24 +133,23 @@ def actor_objective(
     mean, log_std = actor(batch.actor_obs, stats, rows)
     action, log_prob = sample_action(mean, log_std, noise)
     logits = critic(torch.cat((batch.critic_obs[rows], action), dim=-1))
-    return actor_loss(logits, action, log_prob, alpha, batch.action, atoms, bc_weight, pack_statistics(stats))
+    value = expectation(logits, atoms).amin(0)
+    return actor_loss(value, action, log_prob, alpha, batch.action, bc_weight, pack_statistics(stats))
 
 
 def actor_loss(
-    logits: Tensor,
+    value: Tensor,
     action: Tensor,
     log_prob: Tensor,
     alpha: Tensor,
     replayed: Tensor,
-    atoms: Tensor,
     bc_weight: float,
     statistics: Tensor,
 ) -> ActorLoss:
-    """Return the objective from the critics' logits (2, B, K) of the actor's actions (B, A) and their density (B,)."""
-    q = expectation(logits, atoms).amin(0)
-    loss = (alpha * log_prob - q).mean()
+    """Return the objective from value and log density (B,) of the actor's actions (B, A)."""
+    loss = (alpha * log_prob - value).mean()
     if bc_weight:
-        loss = loss + bc_weight * q.detach().abs().mean() * (action - replayed).square().mean()
+        loss = loss + bc_weight * value.detach().abs().mean() * (action - replayed).square().mean()
     return ActorLoss(loss, -log_prob.detach().mean(), statistics)
 
 
@@ -225,9 +224,9 @@ def project_distribution(probs: Tensor, reward: Tensor, discount: Tensor, cost: 
     top = atoms.shape[0] - 1
     shifted = reward[:, None] + discount[:, None] * (atoms - cost[:, None])
     place = (torch.clamp(shifted, atoms[0], atoms[-1]) - atoms[0]) * (top / (atoms[-1] - atoms[0]))
-    lower = place.floor().clamp(0, top)
+    # Clamped as an integer: one that comes from a NaN would otherwise lead out of the tensor.
+    lower = place.floor().to(torch.int64).clamp(0, top)
     part = place - lower
-    lower = lower.to(torch.int64)
     upper = (lower + 1).clamp(max=top)
     result = torch.zeros_like(probs)
     return result.scatter_add(-1, lower, probs * (1.0 - part)).scatter_add(-1, upper, probs * part)

@@ -121,23 +121,60 @@ def fold(weight: Tensor, norm: UnitBatchNorm) -> tuple[Tensor, Tensor]:
     return members(weight, 2) * scale.unsqueeze(-1), members(norm.offset, 1) - members(norm.mean, 1) * scale
 
 
-def eval_features(trunk: Trunk, *parts: Tensor) -> Tensor:
-    """Return features (M, rows, d) on running statistics of an input given as column blocks (rows, ...), no gradient
-    to the network; the backward pass reaches only the blocks that need it."""
-    with torch.no_grad():
-        norm = trunk.input_norm
-        scale = members(norm.gain * torch.rsqrt(norm.var + norm.eps), 1)
-        shift = members(norm.offset, 1) - members(norm.mean, 1) * scale
-        weight = members(trunk.embed.weight, 2)
-        bias = torch.bmm(weight, shift.unsqueeze(-1)).transpose(1, 2)
-        columns = (weight * scale.unsqueeze(1)).split([part.shape[1] for part in parts], dim=-1)
-    h: Tensor = bias
-    for part, columns_of in zip(parts, columns, strict=True):
-        h = torch.baddbmm(h, part.expand(weight.shape[0], *part.shape), columns_of.transpose(1, 2))
+def eval_input(trunk: Trunk) -> tuple[Tensor, Tensor]:
+    """Return weight (M, d, in) and bias (M, d) of the embedding with the input norm, on running statistics, in it."""
+    norm, weight = trunk.input_norm, members(trunk.embed.weight, 2)
+    scale = members(norm.gain * torch.rsqrt(norm.var + norm.eps), 1)
+    shift = members(norm.offset, 1) - members(norm.mean, 1) * scale
+    return weight * scale.unsqueeze(1), torch.bmm(weight, shift.unsqueeze(-1)).squeeze(-1)
+
+
+def actor_features(trunk: Trunk, x: Tensor) -> Tensor:
+    """Return features (1, rows, d) of a single network on running statistics."""
+    weight, bias = eval_input(trunk)
+    h = torch.baddbmm(bias.unsqueeze(1), x.unsqueeze(0), weight.transpose(1, 2))
     for block in trunk.blocks:
-        u = Affine.apply(h, *fold(block.up.weight, block.up_norm)).relu_()
-        h = h + Affine.apply(u, *fold(block.down.weight, block.down_norm)).relu_()
+        u = h
+        for linear, norm in ((block.up, block.up_norm), (block.down, block.down_norm)):
+            weight, bias = fold(linear.weight, norm)
+            u = torch.baddbmm(bias.unsqueeze(1), u, weight.transpose(1, 2)).relu_()
+        h = h + u
     return trunk.norm(h)
+
+
+@torch.no_grad()
+def lesser_value(critic: Critic, obs: Tensor, action: Tensor, atoms: Tensor) -> tuple[Tensor, Tensor]:
+    """Return min_i Q_i(s, a), (B,), on running statistics, and its gradient with respect to the action, (B, A).
+
+    The backward pass is written out: nothing is kept for the weights, and it stops at the columns of the action.
+    """
+    trunk, size = critic.trunk, obs.shape[1]
+    weight, bias = eval_input(trunk)
+    pair = weight.shape[0]
+    h = torch.baddbmm(bias.unsqueeze(1), obs.expand(pair, *obs.shape), weight[..., :size].transpose(1, 2))
+    h = torch.baddbmm(h, action.expand(pair, *action.shape), weight[..., size:].transpose(1, 2))
+    taken = []
+    for block in trunk.blocks:
+        up, up_bias = fold(block.up.weight, block.up_norm)
+        down, down_bias = fold(block.down.weight, block.down_norm)
+        u = torch.baddbmm(up_bias.unsqueeze(1), h, up.transpose(1, 2)).relu_()
+        v = torch.baddbmm(down_bias.unsqueeze(1), u, down.transpose(1, 2)).relu_()
+        h = h + v
+        taken.append((up, u, down, v))
+    gain = trunk.norm.gain.unsqueeze(1)
+    scale = torch.rsqrt(h.square().mean(-1, keepdim=True) + trunk.norm.eps)
+    unit = h * scale
+    probs = torch.softmax(critic_logits(critic, unit * gain), dim=-1)
+    values = (probs * atoms).sum(-1)
+    lesser = values.argmin(0, keepdim=True) == torch.arange(pair, device=values.device)[:, None]
+
+    grad = probs * (atoms - values.unsqueeze(-1)) * lesser.unsqueeze(-1)
+    grad = torch.bmm(grad, critic.head.weight) * gain
+    grad = scale * (grad - unit * (unit * grad).mean(-1, keepdim=True))
+    for up, u, down, v in reversed(taken):
+        inner = torch.bmm(grad * (v > 0), down) * (u > 0)
+        grad = grad + torch.bmm(inner, up)
+    return values.amin(0), torch.bmm(grad, weight[..., size:]).sum(0)
 
 
 def actor_heads(actor: Actor, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,14 +197,16 @@ def actor_objective(
     rows = slice(batch.action.shape[0])
     features, statistics = train_features(actor.trunk, Whitened(batch.actor_obs), rows)
     action, log_prob = sample_action(*actor_heads(actor, features), noise)
-    logits = critic_logits(critic, eval_features(critic.trunk, batch.critic_obs[rows], action))
-    return actor_loss(logits, action, log_prob, alpha, batch.action, atoms, bc_weight, statistics)
+    value, slope = lesser_value(critic, batch.critic_obs[rows], action.detach(), atoms)
+    # Adds 0, with the gradient that was found.
+    value = value + (slope * (action - action.detach())).sum(-1)
+    return actor_loss(value, action, log_prob, alpha, batch.action, bc_weight, statistics)
 
 
 @torch.no_grad()
 def next_action(actor: Actor, batch: Batch, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Compute `flashsac.next_action`."""
-    features = eval_features(actor.trunk, batch.actor_obs[batch.action.shape[0] :])
+    features = actor_features(actor.trunk, batch.actor_obs[batch.action.shape[0] :])
     return sample_action(*actor_heads(actor, features), noise)
 
 

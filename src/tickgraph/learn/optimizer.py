@@ -25,7 +25,7 @@ class Adam:
         self.parameters = parameters
         self.moment1 = arena.new(f"{prefix}/moment1", shape, why="Adam's mean of gradients")
         self.moment2 = arena.new(f"{prefix}/moment2", shape, why="Adam's mean of squared gradients")
-        self.steps = arena.new(f"{prefix}/steps", (), why="steps that Adam has taken, skipped ones not counted")
+        self.steps = arena.new(f"{prefix}/steps", (), torch.int64, "steps that Adam has taken, without skipped ones")
 
     def factors(self, rate: Tensor) -> Tensor:
         """Return (2,): what the next step at `rate` () multiplies its direction and its spread with.
@@ -33,7 +33,7 @@ class Adam:
         They come from a program of their own: a compiler would fuse them into the loop over the parameters and compute
         them again for each.
         """
-        count = self.steps + 1.0
+        count = (self.steps + 1).to(torch.float32)
         # 1 - beta^count, without the cancellation at small counts.
         size = -rate / torch.expm1(count * math.log(BETA1))
         return torch.stack((size, torch.rsqrt(-torch.expm1(count * math.log(BETA2)))))
