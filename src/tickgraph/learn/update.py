@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -83,9 +82,8 @@ class UpdateCycle:
     A call leaves the learner's tensors updated, the policy snapshot refreshed and the metrics added up. It reads what
     the ring last published.
 
-    On the CPU sampling and optimiser steps follow `execution`; the objectives run as torch's own fused kernels in
-    either mode, which outrun generated code there (see `fused.py`). Elsewhere the objectives are those of
-    `flashsac.py` and follow `execution` too.
+    Five programs follow `execution`: the sample, and for actor and critic the objective and the optimiser's step. The
+    objectives are computed as `fused.py` does, in bfloat16 as `flashsac.py` does.
 
     Args:
         learner: what is trained.
@@ -113,16 +111,13 @@ class UpdateCycle:
         learner.rng.reserve({f"learner/{path}": count for path, count in lanes.items()})
         self._actor_parameters = learner.actor_storage.ordered(learner.actor)
         self._critic_parameters = learner.critic_storage.ordered(learner.critic)
-        fuse = device.type == "cpu" and not learner.cfg.bf16
-        self._maths = fused if fuse else flashsac
-        objectives = resolution
-        if fuse and resolution.enabled != "eager":
-            objectives = replace(resolution, enabled="eager", disable_reason="torch's fused CPU kernels are faster")
         half = torch.bfloat16 if learner.cfg.bf16 else None
+        # The short form has no casts of its own, and its uncompiled batch norm is for the CPU.
+        self._maths = flashsac if half or (device.type != "cpu" and resolution.enabled == "eager") else fused
         self._draw = Program("update/draw", self._draw_batch, resolution)
-        self._actor_loss = Program("update/actor_loss", self._actor_objective, objectives, grad=True, autocast=half)
+        self._actor_loss = Program("update/actor_loss", self._actor_objective, resolution, grad=True, autocast=half)
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
-        self._critic_loss = Program("update/critic_loss", self._critic_objective, objectives, grad=True, autocast=half)
+        self._critic_loss = Program("update/critic_loss", self._critic_objective, resolution, grad=True, autocast=half)
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
 
     @torch.inference_mode(False)
