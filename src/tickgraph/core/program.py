@@ -41,19 +41,29 @@ class Reason:
 
 @dataclass(frozen=True)
 class Resolution:
-    """The mode that was asked for, the one that runs, and why they differ (None where they do not)."""
+    """The mode that was asked for, the one that runs, and what stood against a better one (None where nothing did).
+
+    `inner` is what the torch segments run as, eager or compile: the same as `enabled`, except inside a graph, which
+    can be of compiled or of eager segments.
+    """
 
     requested: str
     enabled: str
     disable_reason: str | None
     device: torch.device
+    inner: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.inner:
+            object.__setattr__(self, "inner", "compile" if self.enabled == "graph" else self.enabled)
 
 
 def resolve_execution(requested: str, device: torch.device | str, reasons: Sequence[Reason] = ()) -> Resolution:
     """Decide how programs run on a device.
 
     Args:
-        requested: auto, eager, compile or graph. `auto` takes the fastest mode that can be had.
+        requested: auto, eager, compile or graph. `auto` takes the fastest mode that can be had: on a CUDA device graph,
+            then compile, then eager; elsewhere compile, then eager.
         device: where the programs run.
         reasons: what the caller knows to stand against a mode: blockers of the terms, limits of the backend.
 
@@ -69,17 +79,28 @@ def resolve_execution(requested: str, device: torch.device | str, reasons: Seque
         return Resolution(requested, requested, None, device)
     against = [*reasons, *_limits(device)]
 
-    def obstacles(mode: str) -> str:
-        return "; ".join(str(reason) for reason in against if mode in reason.modes)
+    def obstacles(*modes: str) -> str:
+        return "; ".join(str(reason) for reason in against if set(modes) & set(reason.modes))
 
     if requested == "auto":
-        reason = obstacles("compile")
-        if reason:
-            _log.warning("execution falls back from compile to eager: %s", reason)
-        return Resolution(requested, "eager" if reason else "compile", reason or None, device)
-    if reason := obstacles(requested):
-        raise ExecutionError(f"execution {requested!r} cannot be had on {device}: {reason}; use 'auto' to fall back")
-    return Resolution(requested, requested, None, device)
+        ladder = ["graph", "compile", "eager"] if device.type == "cuda" else ["compile", "eager"]
+        enabled = next(mode for mode in ladder if mode == "eager" or not obstacles(mode))
+        passed = ladder[: ladder.index(enabled)]
+        if passed:
+            _log.warning("execution falls back from %s to %s: %s", ladder[0], enabled, obstacles(*passed))
+    else:
+        enabled, passed = requested, []
+        if reason := obstacles(requested):
+            raise ExecutionError(
+                f"execution {requested!r} cannot be had on {device}: {reason}; use 'auto' to fall back"
+            )
+    inner = enabled
+    if enabled == "graph":
+        inner = "eager" if obstacles("compile") else "compile"
+        if inner == "eager":  # captured eager is legal, and most of what a graph saves remains
+            passed = ["compile"]
+            _log.warning("the programs inside the graph run eager: %s", obstacles("compile"))
+    return Resolution(requested, enabled, obstacles(*passed) or None, device, inner)
 
 
 def _limits(device: torch.device) -> list[Reason]:
@@ -89,8 +110,6 @@ def _limits(device: torch.device) -> list[Reason]:
     found = []
     if device.type != "cuda":
         found.append(Reason(BACKEND_CANNOT, f"CUDA graphs need a CUDA device, not {device.type}", ("graph",)))
-    else:
-        found.append(Reason(BACKEND_CANNOT, "programs are not captured into CUDA graphs yet", ("graph",)))
     if torch._dynamo.config.disable:
         text = "torch.compile is switched off by TORCHDYNAMO_DISABLE or TORCH_COMPILE_DISABLE"
         found.append(Reason(ILLEGAL, text, ("compile",)))
@@ -123,7 +142,7 @@ class Program:
     Args:
         name: what the report and the warnings call it, such as "tick".
         fn: called with the arguments of each call.
-        resolution: from `resolve_execution`.
+        resolution: from `resolve_execution`; a program inside a graph runs as its `inner`.
         grad: record gradients, for a learner.
         autocast: lower precision to run matrix products in; None runs without autocast, whatever the caller has set.
     """
@@ -137,14 +156,14 @@ class Program:
         grad: bool = False,
         autocast: torch.dtype | None = None,
     ) -> None:
-        if resolution.enabled not in ("eager", "compile"):
-            raise ExecutionError(f"program {name!r} cannot run as {resolution.enabled!r}; use eager or compile")
+        if resolution.inner not in ("eager", "compile"):
+            raise ExecutionError(f"program {name!r} cannot run as {resolution.inner!r}; use eager or compile")
         self.name = name
         self._fn = fn
         self._grad = grad
         self._autocast = autocast
         self._requested = resolution.requested
-        self._enabled = resolution.enabled
+        self._enabled = resolution.inner
         self._reason = resolution.disable_reason
         self._device = resolution.device
         self._version = 1
@@ -232,7 +251,7 @@ class Program:
             # running the function eager is safe. Later only torch's own errors are.
             if self._captures > captures or (self._built and not _is_compile_error(error)):
                 raise
-            self._refuse(_first_line(error), error)
+            self._refuse(first_line(error), error)
             self._fallbacks += 1
             return self._fn(*args)
         if self._captures > captures:
@@ -261,7 +280,7 @@ def _is_compile_error(error: Exception) -> bool:
     return isinstance(error, kinds)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error with the user's file and line, where torch tells it."""
     text = str(error).strip() or type(error).__name__
     first = text.splitlines()[0]

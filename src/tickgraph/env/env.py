@@ -13,7 +13,8 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.judge import Blocker, JudgedCall, changed_host_state, host_state, judge_calls
-from tickgraph.core.program import NOT_STATIC, Reason, Resolution, resolve_execution
+from tickgraph.core.memory import memory_for
+from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
 from tickgraph.core.rng import Rng
 from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
@@ -101,7 +102,7 @@ class Env:
             raise TickgraphError(f"decimation is {cfg.decimation}, expected a whole number of at least 1")
         if not cfg.episode_length_s > 0:
             raise TickgraphError(f"episode_length_s is {cfg.episode_length_s}, expected a positive number of seconds")
-        self.device = torch.device(device)
+        self.device = _device(device)
         self.seed = seed
         self.backend_name = backend
         self.physics_dt = cfg.scene.timestep
@@ -109,7 +110,8 @@ class Env:
         self.max_episode_length = max(1, math.ceil(cfg.episode_length_s / self.step_dt - 1e-9))
         self.policy: Policy | None = None
         self.ring: Ring | None = None
-        self._build(cfg, backend, seed, threads)
+        with memory_for(f"an environment of {self.num_envs} worlds"):
+            self._build(cfg, backend, seed, threads)
         self._requested = execution
         self._resolution = self._resolve(execution)
         self._tick = transition.Tick(self, self._resolution)
@@ -123,7 +125,11 @@ class Env:
     def tick(self) -> None:
         """Play one whole control step in every world."""
         self._check_open()
-        self._tick()
+        self._tick.graph()
+
+    def tick_body(self) -> None:
+        """Play one control step as a part of a graph of the caller's, who enters ``sim.capture_scope`` around it."""
+        self._tick.play()
 
     def step(self, action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Play one control step with the caller's actions.
@@ -147,7 +153,7 @@ class Env:
             raise TickgraphError(f"action has shape {tuple(action.shape)}, expected {tuple(self.action.shape)}")
         self._check_open()
         self.action.copy_(action.detach())
-        self._tick()
+        self._tick.graph()
         return self._publish()
 
     @torch.no_grad()
@@ -187,6 +193,7 @@ class Env:
 
     def attach(self, policy: Policy | None = None, ring: Ring | None = None) -> None:
         """Let a policy act and a ring record inside the tick; the tick's programs are built anew."""
+        self._tick.graph.invalidate("a policy or a ring was attached")
         self.policy, self.ring = policy, ring
         self._tick = transition.Tick(self, self._resolution)
 
@@ -212,8 +219,18 @@ class Env:
         return found
 
     def execution_report(self) -> dict[str, dict[str, Any]]:
-        """Return what was asked for and what runs, for each program of the tick."""
-        return {program.name: program.report() for program in self._tick.programs()}
+        """Return what was asked for and what runs, for each program of the tick, and for "tick" as a graph."""
+        return self._tick.report()
+
+    def pointers(self) -> dict[str, int]:
+        """Return the address of every tensor and array that a tick touches, by name; none may move."""
+        own = {f"env.{name}": value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        own |= {f"env.{name}[{g!r}]": v for name in ("obs", "final_obs") for g, v in getattr(self, name).items()}
+        return {
+            **self.arena.pointers(),
+            **{name: value.data_ptr() for name, value in own.items()},
+            **{f"sim/{name}": address for name, address in self.sim.pointers().items()},
+        }
 
     def describe(self) -> dict[str, Any]:
         """Return spaces, terms and arena as plain data."""
@@ -367,8 +384,11 @@ class Env:
     def _resolve(self, execution: str) -> Resolution:
         if execution == "eager" or self.device.type == "meta":
             return resolve_execution("eager", self.device)
-        found = self.blockers(host_state_too=False)
-        return resolve_execution(execution, self.device, [Reason(NOT_STATIC, str(blocker)) for blocker in found])
+        reasons = [Reason(NOT_STATIC, str(blocker)) for blocker in self.blockers(host_state_too=False)]
+        if self.device.type == "cuda" and "graph" not in self.sim.capabilities:
+            text = f"backend {self.backend_name!r} cannot be captured into a CUDA graph"
+            reasons.append(Reason(BACKEND_CANNOT, text, ("graph",)))
+        return resolve_execution(execution, self.device, reasons)
 
     def _published(self) -> dict[str, Tensor]:
         return {
@@ -392,6 +412,26 @@ class Env:
             "invalid": slot["invalid"],
         }
         return obs, slot["reward"], slot["terminated"], slot["truncated"], extras
+
+
+def _device(device: torch.device | str) -> torch.device:
+    """Return the device with its index, or say why it cannot be used."""
+    try:
+        device = torch.device(device)
+    except RuntimeError:
+        raise TickgraphError(f"device {device!r} is unknown; use cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            built = torch.version.cuda is not None
+            why = "no CUDA device is present" if built else f"torch {torch.__version__} is built without CUDA"
+            raise TickgraphError(f"device {str(device)!r} cannot be used: {why}; use cpu")
+        if device.index is None:
+            return torch.device("cuda", torch.cuda.current_device())
+        if device.index >= torch.cuda.device_count():
+            raise TickgraphError(
+                f"device {str(device)!r} cannot be used: there are {torch.cuda.device_count()} of them"
+            )
+    return device
 
 
 def _build_blocker(error: BuildError) -> Blocker:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from tickgraph.core.graph import Graph
 from tickgraph.core.masked import assign_rows, fill_rows, or_rows
 from tickgraph.core.program import Program, Resolution
 
@@ -18,25 +19,35 @@ CAUSES = ("action", "state", "reward", "observation")
 
 
 class Tick:
-    """The tick as programs around the physics: torch, physics, torch, state write, torch."""
+    """The tick as programs around the physics: torch, physics, torch, state write, torch; on a GPU, one graph of all."""
 
     def __init__(self, env: Env, resolution: Resolution) -> None:
         self._env = env
-        # Each is a fresh function, so that a compiler's cache of one environment never serves another.
-        self.act_and_apply = Program("tick/act_and_apply", lambda: (act(env), apply(env)), resolution)
-        self.judge_to_restart = Program(
-            "tick/judge_to_restart",
-            lambda: (judge(env), command(env), terminal_observation(env), record(env), restart(env)),
-            resolution,
-        )
+
+        # Fresh functions, so that a compiler's cache of one environment never serves another.
+        def act_and_apply() -> None:
+            act(env)
+            apply(env)
+
+        def judge_to_restart() -> None:
+            judge(env)
+            command(env)
+            terminal_observation(env)
+            record(env)
+            restart(env)
+
+        self.act_and_apply = Program("tick/act_and_apply", act_and_apply, resolution)
+        self.judge_to_restart = Program("tick/judge_to_restart", judge_to_restart, resolution)
         self.observe = Program("tick/observe", lambda: observe(env), resolution)
         self.substeps = [
             Program(f"tick/substep{i}", lambda i=i: env.substep_manager.apply(i), resolution)
             for i in range(env.cfg.decimation if env.substep_manager.terms else 0)
         ]
+        self.graph = Graph("tick", self.play, resolution, scopes=(env.sim.capture_scope,), watch=env.pointers)
 
     @torch.inference_mode(False)  # a caller's inference mode would have every program compiled anew
-    def __call__(self) -> None:
+    def play(self) -> None:
+        """Play one tick, or have it captured: what it enqueues is the same every time."""
         sim = self._env.sim
         self.act_and_apply()
         if self.substeps:
@@ -50,8 +61,11 @@ class Tick:
         sim.refresh(self._env.written)
         self.observe()
 
-    def programs(self) -> list[Program]:
-        return [self.act_and_apply, *self.substeps, self.judge_to_restart, self.observe]
+    def report(self) -> dict[str, dict[str, Any]]:
+        """Return what was asked for and what runs: of each program, and of the graph where there is one."""
+        programs = (self.act_and_apply, *self.substeps, self.judge_to_restart, self.observe)
+        rows = {program.name: program.report() for program in programs}
+        return {self.graph.name: self.graph.report(), **rows} if self.graph.in_use else rows
 
 
 def act(env: Env) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -44,7 +45,8 @@ class Backend(ABC):
         ctrl: (N, nu) controls, written by action terms, taken over by the next advance.
         staging_qpos, staging_qvel: (N, nq), (N, nv); events write them, `write_state` takes over the written worlds.
         default_qpos, default_qvel: (nq,), (nv,) the scene's initial state.
-        capabilities: "fields" (per-world model fields), "exact_resume" (a resumed run repeats every bit).
+        capabilities: "fields" (per-world model fields), "exact_resume" (a resumed run repeats every bit), "graph" (its
+            calls can be captured into a CUDA graph).
     """
 
     name: ClassVar[str]
@@ -125,6 +127,14 @@ class Backend(ABC):
         """Copy the current qpos and qvel of all worlds into the staging tensors."""
         self.staging_qpos.copy_(self.view("qpos"))
         self.staging_qvel.copy_(self.view("qvel"))
+
+    def capture_scope(self, stream: torch.cuda.Stream) -> AbstractContextManager[None]:
+        """Return a context in which the backend enqueues on this stream, and joins a capture that goes on there."""
+        return nullcontext()
+
+    def pointers(self) -> dict[str, int]:
+        """Return the address of every array of its own that a captured tick touches, by name; none may move."""
+        return {}
 
     @abstractmethod
     def advance_and_refresh(self, n: int) -> None:

@@ -1,0 +1,310 @@
+"""A whole segment of work, physics included, as one CUDA graph; in other modes the same work, called."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from types import FrameType
+
+import torch
+
+from tickgraph.core.errors import ExecutionError, TickgraphError
+from tickgraph.core.memory import memory_for
+from tickgraph.core.program import CAPTURE_FAILED, NOT_STATIC, Program, Resolution, first_line
+
+_log = logging.getLogger(__name__)
+
+WARM_UP = 2  # the first run compiles and loads modules; the second is watched, with nothing of that in its way
+DEBUG = "TICKGRAPH_DEBUG"  # environment variable: addresses are compared before every replay
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+
+Scope = Callable[[torch.cuda.Stream], AbstractContextManager[None]]
+
+
+class Graph:
+    """A function that enqueues work; in mode graph, captured into one CUDA graph and replayed.
+
+    Calls 1 and 2 after the build or an `invalidate` run the function for real, so that nothing has to be undone; call 3
+    captures it and launches the graph, and so does every later call. A capture records what is enqueued and executes
+    nothing, so the function must have no effect on the host: no counters, nothing rebound.
+
+    On a CUDA device a call enqueues and returns. With a `stream` of the caller's, the work is ordered by what the
+    caller records and waits for on that stream. Without one, it behaves as if enqueued on the stream that is current.
+
+    Args:
+        name: what the report and the warnings call it, such as "tick".
+        fn: the work, without arguments and result.
+        resolution: from `resolve_execution`; in mode eager or compile the function is just called.
+        stream: where the graph is captured and launched; by default one of its own.
+        scopes: context managers that are given the stream and stay open around each run and the capture, the last one
+            innermost. Whether it is a capture is what `torch.cuda.is_current_stream_capturing()` says.
+        watch: returns the address of every array that the work touches, by name. It is compared with that of the first
+            run before a capture, and before every replay where TICKGRAPH_DEBUG is set.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[[], None],
+        resolution: Resolution,
+        *,
+        stream: torch.cuda.Stream | None = None,
+        scopes: Sequence[Scope] = (),
+        watch: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        self.name = name
+        self._fn = fn
+        self._resolution = resolution
+        self._enabled = resolution.enabled
+        self._reason = resolution.disable_reason
+        self._scopes = tuple(scopes)
+        self._watch = watch
+        self._on_cuda = resolution.device.type == "cuda"
+        self._joined = stream is None
+        if self._enabled == "graph":
+            stream = torch.cuda.Stream(resolution.device) if stream is None else stream
+        self._stream = stream
+        self._debug = os.environ.get(DEBUG, "") not in ("", "0")
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._addresses: dict[str, int] = {}
+        self._runs = 0  # since the build or the last `invalidate`
+        self._version = 1
+        self._captures = 0
+        self._replays = 0
+        self._fallbacks = 0
+        self._nodes: int | None = None
+
+    def __call__(self) -> None:
+        """Enqueue the work once; never waits for the device, except to capture.
+
+        Raises:
+            ExecutionError: the mode was asked for by name, and the work synchronises or cannot be captured.
+            TickgraphError: an array was replaced, or the device has not enough memory.
+        """
+        if self._enabled != "graph":
+            self._fallbacks += self._resolution.enabled == "graph"
+            self._call()
+            return
+        stream = self._stream
+        assert stream is not None
+        outer = torch.cuda.current_stream(stream.device) if self._joined else None
+        if outer is not None:
+            stream.wait_stream(outer)
+        if self._graph is None and self._runs >= WARM_UP:
+            self._capture()
+        if self._graph is not None:
+            if self._debug:
+                self._check_addresses()
+            with torch.cuda.stream(stream):
+                self._graph.replay()
+            self._replays += 1
+        else:
+            with torch.cuda.stream(stream), memory_for(f"the work of graph {self.name!r}"):
+                self._warm_up()
+        if outer is not None:
+            outer.wait_stream(stream)
+
+    def prepare(self) -> None:
+        """Capture now instead of at the third call.
+
+        Raises:
+            ExecutionError, TickgraphError: as for a call; also when the warm-up of two calls is not over.
+        """
+        if self._enabled != "graph" or self._graph is not None:
+            return
+        if self._runs < WARM_UP:
+            raise TickgraphError(f"graph {self.name!r} was called {self._runs} times; call it {WARM_UP} times first")
+        self._capture()
+
+    def invalidate(self, why: str) -> None:
+        """Forget the capture, because an array, a capacity or a width was replaced; the next calls warm up again.
+
+        Waits for work in flight.
+
+        Args:
+            why: for the log.
+        """
+        self._version += 1
+        self._runs = 0
+        self._addresses = {}
+        if self._graph is not None:
+            assert self._stream is not None
+            # Its memory goes back to torch, which would hand it out while a replay still writes to it.
+            self._stream.synchronize()
+            self._graph.reset()
+            self._graph, self._nodes = None, None
+            _log.info("graph %r will be captured again: %s", self.name, why)
+
+    @property
+    def in_use(self) -> bool:
+        """True once it was called and its resolution is for a graph: what it reports is then of interest."""
+        return self._resolution.enabled == "graph" and bool(self._runs or self._replays or self._fallbacks)
+
+    def report(self) -> dict[str, object]:
+        """Return what was asked for and what ran.
+
+        Keys: requested, enabled, inner (what its programs run as), disable_reason (None or text), version, captures,
+        replays (graph launches), eager_fallbacks (calls that ran without a graph because it could not be had),
+        nodes (of the graph, bodies of conditional nodes not counted; None without a graph).
+        """
+        return {
+            "requested": self._resolution.requested,
+            "enabled": self._enabled,
+            "inner": self._resolution.inner,
+            "disable_reason": self._reason,
+            "version": self._version,
+            "captures": self._captures,
+            "replays": self._replays,
+            "eager_fallbacks": self._fallbacks,
+            "nodes": self._nodes,
+        }
+
+    # The three ways to run ---------------------------------------------------------------------------------------
+
+    def _call(self) -> None:
+        """Run the function on the stream that is current."""
+        if not self._on_cuda:
+            self._fn()
+            return
+        stream = torch.cuda.current_stream(self._resolution.device)
+        with ExitStack() as scopes:
+            for scope in self._scopes:
+                scopes.enter_context(scope(stream))
+            self._fn()
+
+    def _warm_up(self) -> None:
+        if self._runs == 0:
+            self._addresses = self._look()
+            self._call()
+            self._runs = 1
+            return
+        self._check_addresses()
+        with _watch_for_waits() as places:
+            self._call()
+        self._runs += 1
+        if places:
+            text = f"waits for the device at {', '.join(places)}; keep values in tensors and choose by masks"
+            self._fall_back(f"{NOT_STATIC}: {text}", None)
+
+    def _capture(self) -> None:
+        self._check_addresses()
+        stream = self._stream
+        assert stream is not None
+        torch.cuda.synchronize(stream.device)
+        gc.collect()
+        torch.cuda.empty_cache()  # a capture cannot give cached memory back to the device by itself
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        collects = gc.isenabled()
+        gc.disable()  # what a collection frees may call CUDA in ways that end a capture
+        try:
+            with memory_for(f"the capture of graph {self.name!r}"), torch.cuda.stream(stream):
+                self._record(graph)
+        except TickgraphError:
+            raise
+        except Exception as error:
+            self._fall_back(f"{CAPTURE_FAILED}: {_cause(error)}", error)
+            return
+        finally:
+            if collects:
+                gc.enable()
+        self._graph = graph
+        self._captures += 1
+
+    def _record(self, graph: torch.cuda.CUDAGraph) -> None:
+        # Not torch.cuda.graph: when ending a capture fails, it leaves its stream the current one.
+        graph.capture_begin(pool=torch.cuda.graph_pool_handle(), capture_error_mode="thread_local")
+        try:
+            self._call()
+        except BaseException:
+            with suppress(RuntimeError):  # the first error is the one that tells
+                graph.capture_end()
+            raise
+        graph.capture_end()
+        self._nodes = _count_nodes(graph.raw_cuda_graph())
+        graph.instantiate()
+
+    def _fall_back(self, reason: str, error: Exception | None) -> None:
+        """Give up the graph: an error where it was asked for by name, else one warning."""
+        if self._resolution.requested != "auto":
+            raise ExecutionError(f"graph {self.name!r} cannot run as 'graph': {reason}") from error
+        self._enabled, self._reason = self._resolution.inner, reason
+        _log.warning("graph %r falls back from graph to %s: %s", self.name, self._enabled, reason)
+
+    # Addresses ---------------------------------------------------------------------------------------------------
+
+    def _look(self) -> dict[str, int]:
+        return dict(self._watch()) if self._watch is not None else {}
+
+    def _check_addresses(self) -> None:
+        now = self._look()
+        moved = [name for name in self._addresses.keys() | now.keys() if self._addresses.get(name) != now.get(name)]
+        if moved:
+            raise TickgraphError(
+                f"graph {self.name!r} was built with other arrays: {', '.join(sorted(moved)[:5])} "
+                f"{'was' if len(moved) == 1 else 'were'} replaced; write arrays in place, or call invalidate()"
+            )
+
+
+@contextmanager
+def _watch_for_waits() -> Iterator[list[str]]:
+    """Collect where operations wait for the device. They are let through: half a tick could not be taken back."""
+    places: list[str] = []
+
+    def note(message: Warning | str, *rest: object, **more: object) -> None:
+        if "synchronizing CUDA operation" in str(message):
+            place = _place(sys._getframe(1))
+            if place not in places:
+                places.append(place)
+        else:
+            show(message, *rest, **more)  # type: ignore[arg-type]
+
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message=".*synchronizing CUDA operation.*")
+        show, warnings.showwarning = warnings.showwarning, note  # type: ignore[assignment]
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield places
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return function, file and line of the innermost frame that is not torch's or ours, and the program it is in."""
+    found = program = ""
+    while frame is not None:
+        code = frame.f_code
+        inside = (_TORCH, _HERE, os.path.dirname(warnings.__file__) + os.sep + "warnings")
+        if not found and not code.co_filename.startswith((*inside, "<")):
+            found = f"{code.co_name} ({code.co_filename}:{frame.f_lineno})"
+        owner = frame.f_locals.get("self")
+        if not program and isinstance(owner, Program):
+            program = f" in program {owner.name!r}"
+        frame = frame.f_back
+    return found + program
+
+
+def _cause(error: Exception) -> str:
+    """Return the first line of an error with the place where it was raised."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    place = _place(frames[-1]) if frames else ""
+    return f"{first_line(error)} at {place}" if place else first_line(error)
+
+
+def _count_nodes(graph: int) -> int | None:
+    """Return the number of nodes of a raw CUDA graph, or None where the driver cannot be asked."""
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        count = ctypes.c_size_t(0)
+        failed = driver.cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else count.value
