@@ -88,6 +88,7 @@ def test_action_is_the_squashed_gaussian_of_the_snapshot():
         torch.testing.assert_close(greedy, torch.tanh(mean))
         assert torch.equal(noise, explorer.noise), "evaluation leaves the explorer alone"
         made.snapshot_policy()
+        made.publish_policy()
         GreedyPolicy(made).act(obs, greedy, no)
         torch.testing.assert_close(greedy, torch.tanh(made.actor(obs["actor"])[0]))
 

@@ -97,6 +97,8 @@ def test_four_updates_match_the_reference(maths):
         torch.testing.assert_close(
             norm.var[member], critic.trunk.blocks[1]["up_norm"].running_var, rtol=1e-4, atol=1e-5
         )
+    assert not torch.equal(learner.policy_storage.parameters, learner.actor_storage.parameters), "ticks may be running"
+    learner.publish_policy()
     assert torch.equal(learner.policy_storage.parameters, learner.actor_storage.parameters)
     assert torch.equal(learner.policy_storage.statistics, learner.actor_storage.statistics)
 
@@ -207,6 +209,16 @@ def test_metrics_are_means_since_the_last_drain():
     assert rig.cycle.metrics.drain()["loss/critic_loss"] is None
 
 
+def test_packed_figures_are_those_of_a_drain():
+    rig = Rig(updates=2)
+    rig.cycle()
+    packed = rig.cycle.metrics.packed()
+    assert packed.dtype == torch.float64
+    figures = rig.cycle.metrics.figures(packed.tolist())
+    assert figures == rig.cycle.metrics.drain()
+    assert figures["loss/critic_lr"] == rig.learner.rate(rig.learner.updates * 0 + 1).item()
+
+
 def test_bfloat16_runs_the_readable_form():
     rig = Rig(bf16=True)
     rig.cycle()
@@ -254,6 +266,7 @@ def test_a_point_learns_to_sit_at_the_origin():
             if learn:
                 ring.publish()
                 cycle()
+                learner.publish_policy()
         return total / ticks
 
     random = play(explorer, 40, learn=False)

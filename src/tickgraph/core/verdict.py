@@ -1,5 +1,7 @@
 """Checks that stay on the device: latched there, polled at log points, named when they fail."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -54,25 +56,31 @@ class Verdicts:
         self._verdicts[name] = verdict = Verdict(name, why, count, first, self._tick)
         return verdict
 
+    def packed(self) -> Tensor:
+        """Return counts, then first ticks of all checks as one float64 vector, for `failed` to read."""
+        verdicts = self._verdicts.values()
+        parts = [*(v.count for v in verdicts), *(v.first_tick for v in verdicts)]
+        return torch.stack(parts).to(torch.float64) if parts else self._tick.new_empty(0, dtype=torch.float64)
+
+    def failed(self, values: Sequence[float]) -> list[dict[str, object]]:
+        """Return {name, count, first_tick, why} of each check that a packed vector says has failed."""
+        size = len(self._verdicts)
+        return [
+            {"name": v.name, "count": int(count), "first_tick": int(tick), "why": v.why}
+            for v, count, tick in zip(self._verdicts.values(), values[:size], values[size:], strict=True)
+            if count > 0
+        ]
+
     def poll(self, clear: bool = False) -> list[dict[str, object]]:
         """Return {name, count, first_tick, why} of each check that failed; one read from the device.
 
         Args:
             clear: start again from nothing flagged.
         """
-        verdicts = list(self._verdicts.values())
-        if not verdicts:
-            return []
-        counts, ticks = torch.stack(
-            (torch.stack([v.count for v in verdicts]), torch.stack([v.first_tick for v in verdicts]))
-        ).tolist()
+        values = self.packed().tolist()
         if clear:
             self.clear()
-        return [
-            {"name": v.name, "count": count, "first_tick": tick, "why": v.why}
-            for v, count, tick in zip(verdicts, counts, ticks, strict=True)
-            if count > 0
-        ]
+        return self.failed(values)
 
     def clear(self) -> None:
         """Forget every flag, in place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -74,10 +75,23 @@ class EpisodeStats:
         fill_rows(self.term_sums, mask, 0.0)
         fill_rows(self.start_length, mask, 0)
 
-    def drain(self) -> dict[str, float | int | None]:
-        """Return the interval's figures and start the next; means over no episode are None. Reads the device once."""
-        values = dict(zip(self._names, self.sums.tolist(), strict=True))
+    def packed(self) -> Tensor:
+        """Return the sums and the curricula's values as one float64 vector, for `figures` to read; nothing changes."""
+        return torch.cat((self.sums, self._env.curriculum_manager.values.to(torch.float64)))
+
+    def clear(self) -> None:
+        """Start the next interval; episodes that are under way go on."""
         self.sums.zero_()
+
+    def drain(self) -> dict[str, float | int | None]:
+        """Return the interval's figures and start the next; reads the device once."""
+        row = self.figures(self.packed().tolist())
+        self.clear()
+        return row
+
+    def figures(self, packed: Sequence[float]) -> dict[str, float | int | None]:
+        """Return the figures of a packed vector by the log's keys; means over no episode are None."""
+        values = dict(zip(self._names, packed[: len(self._names)], strict=True))
         episodes = int(values["episodes"])
         row: dict[str, float | int | None] = {"episodes": episodes}
 
@@ -97,6 +111,6 @@ class EpisodeStats:
         for name in self.metric_terms:
             row[f"metric/{name}"] = mean(f"metric/{name}", int(values[f"finite/{name}"]))
         curricula = self._env.curriculum_manager
-        for name, value in zip(curricula.names, curricula.values.tolist(), strict=True):
+        for name, value in zip(curricula.names, packed[len(self._names) :], strict=True):
             row[f"curriculum/{name}"] = value if math.isfinite(value) else None
         return row

@@ -16,7 +16,7 @@ from tickgraph.learn.networks import Actor, BatchStats, Critic, UnitBatchNorm, s
 from tickgraph.learn.normalizer import RewardNormalizer
 from tickgraph.learn.optimizer import Adam, NetworkStep, learning_rate
 from tickgraph.learn.replay import DISCOUNTS, Batch
-from tickgraph.learn.storage import bind, declare, pack_statistics
+from tickgraph.learn.storage import Storage, bind, declare, pack_statistics
 
 NOISE_SCOPES = ("shared", "per_env")
 
@@ -279,6 +279,11 @@ class FlashSac:
         # No running statistics: the target only ever runs on those of the batch.
         self.target_storage = declare(self.target, arena, "learner/target", "average of the critics", False, False)
         self.policy_storage = declare(self.policy, arena, "policy", "the actor that collects", trainable=False)
+        # Not the policy itself: an update may run beside ticks, and these act with one policy from first to last.
+        self.pending = tuple(
+            arena.new(f"learner/pending/{name}", tuple(tensor.shape), why=f"{name} of the policy that acts next")
+            for name, tensor in _tensors(self.policy_storage)
+        )
         bind(self.frozen_critic, self.critic_storage, trainable=False)
         for trained, follower in (
             (self.actor_storage, self.policy_storage),
@@ -286,6 +291,7 @@ class FlashSac:
         ):
             trained.parameters.copy_(trained.projection(trained.parameters))
             follower.parameters.copy_(trained.parameters)
+        self.snapshot_policy()
 
         self.log_alpha = arena.new("learner/log_alpha", (), why="log temperature", fill=math.log(cfg.alpha_init))
         self.target_entropy = target_entropy(action_dim, cfg.sigma_target)
@@ -317,9 +323,14 @@ class FlashSac:
         return torch.exp(self.log_alpha)
 
     def snapshot_policy(self) -> None:
-        """Copy the actor into the policy that collects."""
-        self.policy_storage.parameters.copy_(self.actor_storage.parameters)
-        self.policy_storage.statistics.copy_(self.actor_storage.statistics)
+        """Keep the actor as the policy that collects from the next `publish_policy` on."""
+        for pending, (_, tensor) in zip(self.pending, _tensors(self.actor_storage), strict=True):
+            pending.copy_(tensor)
+
+    def publish_policy(self) -> None:
+        """Let the newest snapshot collect; called between iterations, never beside a tick."""
+        for pending, (_, tensor) in zip(self.pending, _tensors(self.policy_storage), strict=True):
+            tensor.copy_(pending)
 
     def set_horizon(self, total_updates: int) -> None:
         """Change the horizon of the learning rates in place; rates follow the new cosine from the next update on."""
@@ -358,6 +369,10 @@ class FlashSac:
                 )
         for name, tensor in own.items():
             tensor.copy_(state[name])
+
+
+def _tensors(storage: Storage) -> tuple[tuple[str, Tensor], ...]:
+    return ("parameters", storage.parameters), ("statistics", storage.statistics)
 
 
 STATE_FOLDERS = ("learner/", "policy/", "explorer/")

@@ -60,37 +60,52 @@ class Metrics:
         """Add the rows of one sample that were drawn again."""
         self._sums[1] += count
 
-    @torch.no_grad()
-    def drain(self) -> dict[str, float | None]:
-        """Return {"loss/name": figure} and start anew; a mean over no update, or a value before the first, is None."""
-        figures: dict[str, float | None] = {}
-        for row in (0, 1):
-            count = float(self._counts[row])
-            for name, total in zip(self.MEANS[row], self._means[row].tolist(), strict=True):
-                figures[name] = total / count if count else None
-            for name, value in zip(self.LAST[row], self._last[row].tolist(), strict=True):
-                figures[name] = None if math.isnan(value) else value
-        figures |= zip(self.SUMS, map(int, self._sums.tolist()), strict=True)
+    def packed(self) -> Tensor:
+        """Return every accumulator as one vector (14,) float64, for `figures` to read; nothing is changed."""
+        parts = (self._means, self._counts, self._last, self._sums)
+        return torch.cat([part.reshape(-1).to(torch.float64) for part in parts])
+
+    def clear(self) -> None:
+        """Start anew; the newest values stay."""
         for tensor in (self._means, self._counts, self._sums):
             tensor.zero_()
+
+    def figures(self, values: Sequence[float]) -> dict[str, float | int | None]:
+        """Return {"loss/name": figure} of a packed vector; a mean over no update, a value before the first, is None."""
+        means, counts, last, sums = values[:6], values[6:8], values[8:12], values[12:]
+        figures: dict[str, float | int | None] = {}
+        for row, count in enumerate(counts):
+            for name, total in zip(self.MEANS[row], means[3 * row : 3 * row + 3], strict=True):
+                figures[name] = total / count if count else None
+            for name, value in zip(self.LAST[row], last[2 * row : 2 * row + 2], strict=True):
+                figures[name] = None if math.isnan(value) else value
+        figures |= zip(self.SUMS, map(int, sums), strict=True)
         return {f"loss/{name}": value for name, value in figures.items()}
+
+    @torch.no_grad()
+    def drain(self) -> dict[str, float | int | None]:
+        """Return the figures and start anew; reads the device once."""
+        figures = self.figures(self.packed().tolist())
+        self.clear()
+        return figures
 
 
 class UpdateCycle:
     """All gradient steps of one iteration: `updates` critic updates, every `policy_period`-th led by the actor's.
 
-    A call leaves the learner's tensors updated, the policy snapshot refreshed and the metrics added up. It reads what
-    the ring last published.
+    A call leaves the learner's tensors updated, the policy that acts next in `learner.pending` and the metrics added
+    up. It reads what the ring last published. Off the CPU it asks the device nothing, so that it can be captured whole.
 
-    Five programs follow `execution`: the sample, and for actor and critic the objective and the optimiser's step. The
-    objectives are computed as `fused.py` does, in bfloat16 as `flashsac.py` does.
+    Five programs follow `execution`: the sample, and for actor and critic the objective and the optimiser's step. In
+    mode graph, where the caller captures the cycle, they run as the resolution's `inner` says. The objectives are
+    computed as `fused.py` does, in bfloat16 as `flashsac.py` does.
 
     Args:
         learner: what is trained.
         ring: where transitions come from.
         updates: critic updates per call. Off the CPU a multiple of `policy_period`, so that the device never has to be
             asked whose turn it is.
-        execution: a resolution, or a mode to resolve: auto, eager or compile.
+        execution: a resolution, or a mode to resolve: auto, eager, compile or graph.
 
     Raises:
         TickgraphError: `updates` does not fit.
@@ -113,7 +128,7 @@ class UpdateCycle:
         self._critic_parameters = learner.critic_storage.ordered(learner.critic)
         half = torch.bfloat16 if learner.cfg.bf16 else None
         # The short form has no casts of its own, and its uncompiled batch norm is for the CPU.
-        self._maths = flashsac if half or (device.type != "cpu" and resolution.enabled == "eager") else fused
+        self._maths = flashsac if half or (device.type != "cpu" and resolution.inner == "eager") else fused
         self._draw = Program("update/draw", self._draw_batch, resolution)
         self._actor_loss = Program("update/actor_loss", self._actor_objective, resolution, grad=True, autocast=half)
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
@@ -122,7 +137,7 @@ class UpdateCycle:
 
     @torch.inference_mode(False)
     def __call__(self) -> None:
-        """Run the cycle, whatever gradient or inference mode the caller is in."""
+        """Run the cycle, whatever gradient or inference mode the caller is in; also while it is captured."""
         period = self.learner.cfg.policy_period
         first = 0 if self.updates % period == 0 else int(self.learner.updates) % period
         for update in range(first, first + self.updates):

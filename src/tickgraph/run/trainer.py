@@ -27,6 +27,7 @@ from tickgraph.run.log import MetricsLog
 from tickgraph.run.panel import Panel, Progress, warn
 from tickgraph.run.signals import Interrupts
 
+PENDING = "learner/pending/"  # the same tensors as the policy's
 TAIL = 100  # iterations that tail_env_steps_per_sec looks back over
 DEVICES = ("auto", "cpu", "cuda")
 _RENAMED = {"loss/critic_lr": "lr/critic", "loss/actor_lr": "lr/actor"}  # rates are no losses
@@ -180,6 +181,7 @@ class Trainer:
         try:
             self.env.load_state_dict(saved.state["env"])
             learn = dict(saved.state["learn"])
+            learn |= {name: learn[name.replace(PENDING, POLICY)] for name in self.arena if name.startswith(PENDING)}
             if not saved.extra["replay"]:
                 # Names and shapes are still checked; what the ring holds is forgotten right after.
                 learn |= {name: value for name, value in self.arena.snapshot().items() if name.startswith("ring/")}
@@ -202,7 +204,8 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of everything that the next iteration reads."""
         train = self.task.train
-        learn = self.arena.snapshot()
+        self.learner.publish_policy()  # as the next iteration would begin; so the snapshot need not be saved twice
+        learn = {name: value for name, value in self.arena.snapshot().items() if not name.startswith(PENDING)}
         if not train.checkpoint_replay:
             learn = {name: value for name, value in learn.items() if not name.startswith("ring/")}
         extra = {
@@ -216,6 +219,7 @@ class Trainer:
 
     def policy(self) -> dict[str, Tensor]:
         """Return the policy's tensors by name, for evaluation."""
+        self.learner.publish_policy()
         return {name: value for name, value in self.arena.snapshot().items() if name.startswith(POLICY)}
 
     # The loop ------------------------------------------------------------------------------------------------------
@@ -272,6 +276,7 @@ class Trainer:
         if iteration == self.schedule.warmup + 1:
             self.explorer.set_warmup(False)
         torch.set_num_threads(self.task.train.tick_threads)
+        self.learner.publish_policy()
         for _ in range(self.task.train.ticks_per_iteration):
             self.env.tick()
         self.ring.publish()
