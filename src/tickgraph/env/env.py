@@ -131,6 +131,11 @@ class Env:
         """Play one control step as a part of a graph of the caller's, who enters ``sim.capture_scope`` around it."""
         self._tick.play()
 
+    @property
+    def resolution(self) -> Resolution:
+        """How the tick runs: for a graph of the caller's that holds ticks."""
+        return self._resolution
+
     def step(self, action: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
         """Play one control step with the caller's actions.
 
