@@ -33,7 +33,9 @@ class Case:
     task: str
     num_envs: int
     backend: str = "mujoco"
+    device: str = "cpu"
     execution: str = "auto"
+    arms: tuple[str, ...] = ()
     scenario: str = "normal"
     blocks: int = 30
     ticks_per_block: int | None = None
@@ -77,7 +79,7 @@ def build(task: Task, case: Case) -> Collector:
     """Build the collector of a case: the task's own networks, untrained, and its own replay, bounded in size."""
     if case.scenario == "reset-heavy":
         task.env.terminations["bench_reset"] = TerminationTermCfg(func=bench_reset)
-    env = Env(task.env, case.num_envs, "cpu", case.backend, case.execution, case.seed, case.physics_threads)
+    env = Env(task.env, case.num_envs, case.device, case.backend, case.execution, case.seed, case.physics_threads)
     algo, dims = task.train.algo, env.observation_manager.dims
     arena = Arena(env.device)
     learner = FlashSac(algo, dims, env.action_manager.total_dim, env.num_envs, arena, case.seed, total_updates=1)

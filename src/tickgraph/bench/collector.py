@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tickgraph.bench import _measure_gpu
 from tickgraph.bench import _replay as replay
+from tickgraph.bench._bars import AA_LIMIT, ADVANCE_BAR, bars
 from tickgraph.bench._case import SCENARIOS, Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, resident_bytes, times
 from tickgraph.bench._options import Parser
@@ -20,19 +22,20 @@ from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.env import Env
+from tickgraph.sim.platform import resolve_platform
 from tickgraph.tasks.registry import load
 
 if TYPE_CHECKING:
     from tickgraph.run.config import Task
 
 ARMS = ("tick", "physics", "advance", "tick_aa")
-BLOCK_MS = 500.0
+BLOCK_MS = 250.0  # short: the machine's speed drifts, and only neighbours compare
+BLOCKS = {"cpu": 60, "cuda": 30}
+WIDTHS = {"cpu": "256", "cuda": "1024,4096,8192"}
 PART_BLOCKS = 4  # blocks' worth of ticks that are taken apart, after all arms
-AA_LIMIT = 0.02
-TICK_BARS = {("g1_walk_flat", 256): 1.15, ("g1_walk_flat", 2048): 1.08}
-ADVANCE_BAR = 1.03
 
 Say = Callable[[str], None]
+Rows = tuple[list[dict[str, Any]], dict[str, Any]]
 
 
 def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -51,6 +54,10 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
     """
     say(f"{case.task}, {case.num_envs} worlds, {case.scenario}: building, compiling, settling")
     torch.set_num_threads(case.torch_threads or task.train.tick_threads)
+    if set(case.arms) - set(ARMS):
+        raise TickgraphError(
+            f"arms are {', '.join(case.arms)}; on a CPU they are {', '.join(ARMS)}, all of them needed"
+        )
     collector = build(task, case)
     env = collector.env
     memory = _memory(collector, case)
@@ -155,7 +162,7 @@ def _ratios(sums: dict[str, list[float]], case: Case) -> dict[str, Any]:
     tick, tick_interval = ratio("tick", "physics")
     advance, advance_interval = ratio("advance", "physics")
     aa, aa_interval = ratio("tick_aa", "tick")
-    bar = TICK_BARS.get((case.task, case.num_envs))
+    bar, _ = bars(case.task, case.backend, case.num_envs, case.scenario)
     return {
         "tick_over_physics": tick,
         "ci95": tick_interval,
@@ -178,32 +185,57 @@ def main(argv: Sequence[str] | None = None) -> int:
         TickgraphError: an argument is wrong, or the benchmark cannot be run.
     """
     options = _parser().parse_args(argv)
-    widths = [_count("--num-envs", part) for part in options.num_envs.split(",")]
-    results, ratios = [], []
+    place = resolve_platform(options.device, options.backend)
+    if place.note is not None:
+        _say(place.note)
+    on_gpu = place.device.startswith("cuda")
+    if on_gpu and options.execution != "auto":
+        raise TickgraphError(f"--execution is {options.execution!r}; on a GPU the arms are modes: choose with --arms")
+    arms = _measure_gpu.DEFAULT_ARMS if on_gpu else ()
+    if options.arms is not None:
+        arms = tuple(name.strip() for name in options.arms.split(","))
+    blocks = _optional("--blocks", options.blocks) or BLOCKS["cuda" if on_gpu else "cpu"]
+    memory_ticks = _optional("--memory-ticks", options.memory_ticks) or (1000 if on_gpu else 200)
+    given = WIDTHS["cuda" if on_gpu else "cpu"] if options.num_envs == "auto" else options.num_envs
+    widths = [_count("--num-envs", part) for part in given.split(",")]
+    done: list[Rows] = []
+
+    def result(rows: Sequence[Rows]) -> dict[str, Any]:
+        return new_result("collector", [row for found, _ in rows for row in found], [ratio for _, ratio in rows])
+
+    def keep(rows: Rows) -> None:
+        if options.json is not None:
+            write_result(options.json, result([*done, rows]))
+
     for width in widths:
         case = Case(
             task=options.task,
             num_envs=width,
-            backend=options.backend,
-            execution=options.execution,
+            backend=place.backend,
+            device=place.device,
+            execution="eager" if on_gpu else options.execution,
+            arms=arms,
             scenario=options.scenario,
-            blocks=_count("--blocks", options.blocks),
+            blocks=blocks,
             ticks_per_block=_optional("--ticks-per-block", options.ticks_per_block),
-            memory_ticks=_count("--memory-ticks", options.memory_ticks),
+            memory_ticks=memory_ticks,
             physics_threads=_optional("--physics-threads", options.physics_threads),
             torch_threads=_optional("--torch-threads", options.torch_threads),
             seed=_count("--seed", options.seed, least=0),
         )
-        rows, ratio = measure(load(options.task), case, lambda text: print(text, file=sys.stderr, flush=True))
-        results += rows
-        ratios.append(ratio)
-    result = new_result("collector", results, ratios)
-    if options.json is not None:
-        write_result(options.json, result)
+        task = load(options.task)
+        rows = _measure_gpu.measure(task, case, _say, keep) if on_gpu else measure(task, case, _say)
+        keep(rows)
+        done.append(rows)
+    whole = result(done)
     if options.plot is not None:
-        plot([result], options.plot)
-    show([result])
+        plot([whole], options.plot)
+    show([whole])
     return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _parser() -> Parser:
@@ -214,17 +246,20 @@ def _parser() -> Parser:
     )
     parser.add_argument("task", metavar="TASK", help="a name of `tickgraph list`, or path/to/task.py:FUNCTION")
     for name, default, text in (
-        ("backend", "mujoco", "physics backend"),
-        ("execution", "auto", "auto, eager or compile"),
-        ("num-envs", "256", "numbers of worlds, separated by commas"),
-        ("blocks", "30", "alternating blocks; bars need at least 30"),
+        ("backend", "auto", "physics backend; auto: mjwarp where there is a GPU for it, else mujoco"),
+        ("device", "auto", "cpu or cuda; auto: what the backend runs on"),
+        ("execution", "auto", "on a CPU: auto, eager or compile"),
+        ("num-envs", "auto", "numbers of worlds, separated by commas; auto: 256, on a GPU 1024,4096,8192"),
+        ("blocks", "auto", "alternating blocks, 60 on a CPU and 30 on a GPU; bars need at least 30"),
         ("ticks-per-block", "auto", "timed ticks of each arm in a block"),
-        ("memory-ticks", "200", "growth of memory is measured from tick 100 to this one"),
+        ("memory-ticks", "auto", "growth of memory is measured from tick 100 to this one, 200 on a CPU, 1000 on a GPU"),
         ("physics-threads", "auto", "auto: the processors that the process may use"),
         ("torch-threads", "auto", "auto: those that the task's ticks have in training"),
         ("seed", "0", "seed of every random draw"),
     ):
         parser.add_argument(f"--{name}", default=default, metavar="X", help=f"{text} (default: {default})")
+    known, default = ", ".join(_measure_gpu.ARMS), ",".join(_measure_gpu.DEFAULT_ARMS)
+    parser.add_argument("--arms", metavar="X", help=f"on a GPU, of {known} (default: {default})")
     parser.add_argument("--scenario", default="normal", choices=SCENARIOS, help="reset-heavy ends 5%% of worlds a tick")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (png, svg or pdf)")

@@ -11,7 +11,16 @@ from tickgraph.bench._result import read_result
 from tickgraph.core.errors import TickgraphError
 
 _KEY = ("task", "backend", "device", "num_envs", "scenario")
-_COLORS = {"physics": "#9aa5b1", "advance": "#5b8def", "tick": "#1f4e9c", "tick_aa": "#c3d4f5"}
+_COLORS = {
+    "physics": "#9aa5b1",
+    "advance": "#5b8def",
+    "tick": "#1f4e9c",
+    "graph": "#1f4e9c",
+    "tick_aa": "#c3d4f5",
+    "captured_eager": "#5b8def",
+    "compile": "#e0a458",
+    "eager": "#b5573f",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,10 +50,13 @@ def show(results: Sequence[dict[str, Any]]) -> None:
         machine, versions = result["machine"], result["versions"]
         commit = (result["commit"] or "no commit")[:10] + (" with changes" if result["dirty"] else "")
         mujoco = versions.get("mujoco-core") or versions.get("mujoco")
-        facts = (
-            f"{machine.get('processor')}, {machine.get('cores')} cores; torch {versions.get('torch')}, MuJoCo {mujoco}"
-        )
-        console.print(f"{facts}; {commit}", markup=False)
+        facts = [
+            f"{machine.get('processor')}, {machine.get('cores')} cores",
+            *machine.get("gpus", []),
+            f"torch {versions.get('torch')}, MuJoCo {mujoco}",
+            *(f"{name} {versions[name]}" for name in ("mujoco-warp", "warp-lang") if name in versions),
+        ]
+        console.print("; ".join([*facts, commit]), markup=False)
         for ratio in result["ratios"]:
             rows = [row for row in result["results"] if all(row[key] == ratio[key] for key in _KEY)]
             title = f"{ratio['task']}, {ratio['num_envs']} worlds, {ratio['scenario']}, {ratio['backend']}"
@@ -54,6 +66,8 @@ def show(results: Sequence[dict[str, Any]]) -> None:
             for row in rows:
                 if row.get("parts"):
                     console.print(_parts(row["parts"]))
+            for line in _facts(ratio, rows):
+                console.print(line, markup=False)
             if not ratio.get("aa_within_2_percent", True):
                 console.print("The machine was too busy: a tick differs from itself by more than 2%. Measure again.")
 
@@ -87,18 +101,48 @@ def _parts(parts: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
+def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what a GPU's measurement says beside its times, as lines."""
+    lines = []
+    for key, unit in (("solver", "solver"), ("capacities", "backend")):
+        if key in ratio:
+            lines.append(f"{unit}: " + ", ".join(f"{name} {value}" for name, value in ratio[key].items()))
+    for row in rows:
+        if row.get("host_syncs_per_tick") is not None:
+            lines.append(
+                f"{row['arm']}, a tick: {row['host_syncs_per_tick']:g} host synchronisations, "
+                f"{row['graph_launches_per_tick']:g} graph launches, {row['kernel_launches_per_tick']:g} kernel "
+                f"launches, graph nodes {row['graph_nodes']}"
+            )
+        if row.get("memory_growth"):
+            grown = ", ".join(f"{name} {value:+,}" for name, value in row["memory_growth"].items())
+            lines.append(f"memory from tick {row['memory_ticks'][0]} to {row['memory_ticks'][1]}: {grown}")
+    proof = ratio.get("capture_proof")
+    if proof:
+        calls = ", ".join(f"{name} {count}" for name, count in proof["api_calls"].items())
+        said = "holds" if proof["holds"] else "BROKEN (" + "; ".join(proof["violations"]) + ")"
+        lines.append(f"capture over {proof['iterations']} ticks {said}: {calls}")
+    return lines
+
+
 def _ratios(row: dict[str, Any]) -> Any:
     from rich.table import Table
 
     table = Table("ratio", "median", "95% interval", "", box=None)
+    modes = [name for name in ("captured_eager", "compile", "eager") if name != row.get("tick_arm")]
     for name, interval, bar, met in (
         ("tick_over_physics", "ci95", "tick_bar", "tick_bar_met"),
+        *((f"{mode}_over_physics", f"{mode}_ci95", "", "") for mode in modes),
         ("advance_over_physics", "advance_ci95", "advance_bar", "advance_bar_met"),
         ("aa", "aa_ci95", None, "aa_within_2_percent"),
+        ("non_physics_ms", "non_physics_ci95", "", ""),
     ):
         if name in row:
             low, high = row[interval]
             table.add_row(name, f"{row[name]:.4f}", f"{low:.4f} to {high:.4f}", _verdict(row, bar, met))
+    if row.get("speed_bar") is not None:
+        said = f"at least {row['speed_bar']:,.0f}: {'met' if row['speed_bar_met'] else 'MISSED'}"
+        table.add_row("env steps/s", f"{row['env_steps_per_s']:,.0f}", "", said)
     return table
 
 
@@ -107,7 +151,7 @@ def _verdict(row: dict[str, Any], bar: str | None, met: str) -> str:
         return "within 2%" if row.get(met) else "NOT within 2%"
     if row.get(bar) is None:
         return ""
-    return f"below {row[bar]}: {'met' if row[met] else 'MISSED'}"
+    return f"at most {row[bar]}: {'met' if row[met] else 'MISSED'}"
 
 
 def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
@@ -121,6 +165,9 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
 
     rows = [row for result in results for row in result["results"]]
     ratios = [row for result in results for row in result["ratios"]]
+    train = all(result["benchmark"] == "train" for result in results)
+    if not train and any(result["benchmark"] == "train" for result in results):
+        raise TickgraphError("results of `bench train` and of `bench collector` are different things: draw them apart")
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     figure = Figure(figsize=(2.0 + 2.2 * len(ratios), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -134,11 +181,12 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
                 label = arm if position == 0 else None
                 axes.bar(place, mine[arm]["median_ms"], width * 0.92, color=_COLORS.get(arm, "#888888"), label=label)
         top = max(row["p90_ms"] for row in mine.values())
-        label = f"tick / physics\n{ratio['tick_over_physics']:.3f}"
+        key, words = ("graph_over_eager", "graph / eager") if train else ("tick_over_physics", "tick / physics")
+        label = f"{words}\n{ratio[key]:.3f}" if ratio.get(key) is not None else ""
         axes.text(position, top, label, ha="center", va="bottom", fontsize=9)
     labels = [f"{row['task']}\n{row['num_envs']} worlds, {row['scenario']}" for row in ratios]
     axes.set_xticks(range(len(ratios)), labels, fontsize=9)
-    axes.set_ylabel("median ms a tick")
+    axes.set_ylabel("median ms an iteration" if train else "median ms a tick")
     axes.margins(y=0.18)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
