@@ -1,0 +1,82 @@
+"""From what a person names to clips: a shipped clip, a file, or a folder of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.motion.clip import Clip, Tell
+from tickgraph.motion.motion import Motion
+from tickgraph.motion.read_csv import read_csv
+from tickgraph.motion.read_npz import read_npz
+from tickgraph.motion.skeleton import Skeleton, g1_skeleton
+
+_READERS = {".csv": read_csv, ".txt": read_csv, ".npz": read_npz}
+_PICKLES = (".pkl", ".pickle", ".npy", ".pt", ".joblib")
+
+
+def shipped() -> dict[str, Path]:
+    """Return the clips that come with the package, by name."""
+    folder = Path(str(resources.files("tickgraph.motion").joinpath("clips")))
+    return {path.stem: path for path in sorted(folder.glob("*.npz"))}
+
+
+def read_motion(
+    path: Path,
+    skeleton: Skeleton | None = None,
+    fps: float | None = None,
+    order: str | None = None,
+    tell: Tell | None = None,
+) -> Motion:
+    """Read a motion file, by its ending; see `read_csv` and `read_npz`.
+
+    Raises:
+        TickgraphError: there is no such file, or it is not a motion of this robot; one line.
+    """
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        never = "; pickles can run code and are never loaded" if path.suffix.lower() in _PICKLES else ""
+        raise TickgraphError(f"{path} is neither a .csv nor an .npz file{never}")
+    try:
+        return reader(path, skeleton or g1_skeleton(), fps, order, tell)
+    except OSError as error:
+        raise TickgraphError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def find(reference: str) -> list[Path]:
+    """Return the files that a reference means: the name of a shipped clip, a file, or a folder of .npz and .csv.
+
+    Raises:
+        TickgraphError: there is nothing of that name.
+    """
+    own = shipped()
+    if reference in own:
+        return [own[reference]]
+    path = Path(reference).expanduser()
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", ".csv"))
+        if not files:
+            raise TickgraphError(f"the folder {path} holds no .npz and no .csv file")
+        return files
+    if not path.exists():
+        hint = nearby(reference, own) or f"the clips that come with tickgraph are {', '.join(own)}"
+        raise TickgraphError(f"there is no clip and no file {reference!r}; {hint}")
+    return [path]
+
+
+def load_clips(references: str | Sequence[str], fps: float, skeleton: Skeleton | None = None) -> list[Clip]:
+    """Return the clips of one or several references at `fps` frames per second, for training.
+
+    Raises:
+        TickgraphError: as `find` and `read_motion`, or a clip has fewer than two frames.
+    """
+    clips = []
+    for reference in [references] if isinstance(references, str) else references:
+        for path in find(reference):
+            clip = read_motion(path, skeleton).clip(fps)
+            if clip.frames < 2:
+                raise TickgraphError(f"{path} holds {clip.frames} frame at {fps:g} fps; a clip needs at least 2")
+            clips.append(clip)
+    return clips

@@ -1,0 +1,237 @@
+"""Motion from npz files: bodies as mjlab, UniLab and BeyondMimic write them, or generalized positions alone."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.motion.clip import Tell
+from tickgraph.motion.motion import (
+    Floats,
+    Motion,
+    check_frames,
+    check_size,
+    checked_fps,
+    order_of,
+    unit_quaternions,
+    upside_down,
+)
+from tickgraph.motion.skeleton import Skeleton
+
+BODY_KEYS = ("joint_pos", "joint_vel", "body_pos_w", "body_quat_w", "body_lin_vel_w", "body_ang_vel_w")
+_NAMES = ("joint_names", "body_names")
+_WIDTHS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
+# Bodies may differ from our robot's by this much, m: descriptions of one robot do, the joints' order does far more.
+_BODY_TOLERANCE = 0.1
+_COMPARED = 500  # frames, spread over the file
+
+
+def read_npz(
+    path: Path, skeleton: Skeleton, fps: float | None = None, order: str | None = None, tell: Tell | None = None
+) -> Motion:
+    """Read an npz file; only plain arrays are ever loaded, never pickled objects.
+
+    Either fps and BODY_KEYS, or fps and qpos (T, 7 + J); joint_names and body_names may be there. Without joint_names
+    the joints of the first form are in the robot's order or in breadth-first order, whichever puts the bodies where the
+    file has them. Velocities are checked, not used: they are computed anew.
+
+    Args:
+        path: the file.
+        skeleton: whose joints these are.
+        fps: frames per second, in place of the file's own.
+        order: of the quaternions, ``wxyz`` (the default) or ``xyzw``.
+        tell: hears of progress.
+
+    Raises:
+        TickgraphError: one line that names what is wrong and where.
+    """
+    check_size(path, path.stat().st_size)
+    arrays = _load(path, tell)
+    if "qpos" not in arrays:
+        missing = [key for key in BODY_KEYS if key not in arrays]
+        if missing:
+            hints = "".join(f" ({hint})" for key in missing[:1] if (hint := nearby(key, arrays)))
+            raise TickgraphError(
+                f"{path} lacks {', '.join(missing)}{hints}; expected fps, {', '.join(BODY_KEYS)}, or fps and qpos"
+            )
+    if fps is None:
+        if "fps" not in arrays:
+            raise TickgraphError(f"{path} lacks fps; give --fps")
+        fps = _scalar(arrays["fps"], path)
+    fps = checked_fps(fps, path)
+    swap = [3, 0, 1, 2] if order == "xyzw" else [0, 1, 2, 3]
+    notes: list[str] = []
+    if "qpos" in arrays:
+        root_pos, root_quat, joints = _positions(arrays, skeleton, path, swap)
+    else:
+        root_pos, root_quat, joints = _bodies(arrays, skeleton, path, swap, notes)
+    if upside_down(root_quat):
+        notes.append("the robot is upside down in most frames; if it is not, try --quat xyzw")
+    return Motion(path.stem, skeleton, fps, root_pos, root_quat, joints, notes)
+
+
+def _load(path: Path, tell: Tell | None) -> dict[str, NDArray[Any]]:
+    """Return the arrays that matter, checked for kind and size before any of them is read."""
+    with open(path, "rb") as file:
+        start = file.read(2)
+    if start != b"PK":
+        pickled = " but a pickle, which can run code and is never loaded" if start[:1] == b"\x80" else ""
+        raise TickgraphError(f"{path} is no npz file{pickled}; save the arrays with numpy.savez")
+    wanted = ("fps", "qpos", *BODY_KEYS, *_NAMES)
+    arrays: dict[str, NDArray[Any]] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            found = {key: members[key] for key in wanted if key in members}
+            check_size(path, sum(info.file_size for info in found.values()))
+            for done, (key, info) in enumerate(found.items()):
+                with archive.open(info) as member:
+                    _check_header(member, key, path)
+                with archive.open(info) as member:
+                    arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
+                if tell is not None:
+                    tell("reading", done + 1, len(found))
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, TickgraphError):
+            raise
+        raise TickgraphError(f"{path} is damaged: {' '.join(str(error).split())[:150]}") from error
+    return arrays
+
+
+def _check_header(member: IO[bytes], key: str, path: Path) -> None:
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(member)
+    if dtype.hasobject:
+        raise TickgraphError(
+            f"{path}: {key} holds pickled Python objects, which can run code and are never loaded; save it as a plain "
+            "array" + (" of text, numpy.array(names, dtype=str)" if key in _NAMES else " of numbers")
+        )
+    check_size(path, int(np.prod(shape, dtype=object)) * dtype.itemsize)
+    if key not in ("fps", *_NAMES) and shape:
+        check_frames(path, int(shape[0]))
+    if (key in _NAMES) != (dtype.kind in "US") or (key not in _NAMES and dtype.kind not in "fiu"):
+        raise TickgraphError(f"{path}: {key} holds {dtype}, expected {'text' if key in _NAMES else 'numbers'}")
+
+
+def _scalar(value: NDArray[Any], path: Path) -> float:
+    if value.size != 1:
+        raise TickgraphError(f"{path}: fps has shape {value.shape}, expected one number")
+    return float(value.reshape(()))
+
+
+def _finite(arrays: dict[str, NDArray[Any]], key: str, shape: tuple[int | None, ...], path: Path, why: str) -> Floats:
+    """Return an array as float64; raises TickgraphError where its shape or a value is not as expected."""
+    value = arrays[key]
+    fits = value.ndim == len(shape) and all(b is None or a == b for a, b in zip(value.shape, shape, strict=False))
+    if not fits or not value.shape[0]:
+        wanted = ", ".join("T" if size is None else str(size) for size in shape)
+        raise TickgraphError(f"{path}: {key} has shape {value.shape}, expected ({wanted}){why}")
+    bad = ~np.isfinite(value.reshape(len(value), -1)).all(axis=1)
+    if bad.any():
+        raise TickgraphError(
+            f"{path}: {key} is not finite in {int(bad.sum())} of {len(bad)} frames, first in frame {int(bad.argmax())}"
+        )
+    return value.astype(np.float64)
+
+
+def _names(arrays: dict[str, NDArray[Any]], key: str) -> list[str] | None:
+    if key not in arrays:
+        return None
+    names = arrays[key].reshape(-1).tolist()
+    return [name.decode("utf-8", "replace") if isinstance(name, bytes) else name for name in names]
+
+
+def _joint_order(arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path) -> list[int] | None:
+    names = _names(arrays, "joint_names")
+    return None if names is None else order_of(names, skeleton.joint_names, path, "joint")
+
+
+def _positions(
+    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, swap: list[int]
+) -> tuple[Floats, Floats, Floats]:
+    order = _joint_order(arrays, skeleton, path)
+    count = len(skeleton.joint_names)
+    why = f": root position 3, quaternion 4, joints {count}"
+    qpos = _finite(arrays, "qpos", (None, 7 + count), path, why)
+    quat = unit_quaternions(qpos[:, 3:7][:, swap], path, _frame)
+    joints = qpos[:, 7:]
+    return qpos[:, :3], quat, joints if order is None else joints[:, order]
+
+
+def _bodies(
+    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, swap: list[int], notes: list[str]
+) -> tuple[Floats, Floats, Floats]:
+    order, names = _joint_order(arrays, skeleton, path), _names(arrays, "body_names")
+    count, bodies = len(skeleton.joint_names), len(skeleton.body_names)
+    joint_pos = _finite(arrays, "joint_pos", (None, count), path, f": the robot has {count} joints")
+    frames = len(joint_pos)
+    listed = bodies if names is None else len(names)
+    why = f": {frames} frames, " + (f"the robot's {bodies} bodies" if names is None else f"{listed} body_names")
+    values = {key: _finite(arrays, key, (frames, listed, width), path, why) for key, width in _WIDTHS.items()}
+    _finite(arrays, "joint_vel", (frames, count), path, why)
+    pos, quat = values["body_pos_w"], unit_quaternions(values["body_quat_w"][..., swap], path, _frame)
+    root_name = skeleton.body_names[0]
+    if names is not None and root_name not in names:
+        raise TickgraphError(f"{path}: body_names has no {root_name!r}, the root")
+    root = 0 if names is None else names.index(root_name)
+    joint_order, how = _match(skeleton, pos, quat, joint_pos, root, order, names, path)
+    notes += how
+    return pos[:, root], quat[:, root], joint_pos[:, joint_order]
+
+
+def _match(
+    skeleton: Skeleton,
+    pos: Floats,
+    quat: Floats,
+    joint_pos: Floats,
+    root: int,
+    order: list[int] | None,
+    names: list[str] | None,
+    path: Path,
+) -> tuple[list[int], list[str]]:
+    """Return the order of the joints under which the bodies are where the file has them, and what to say of it."""
+    level = skeleton.breadth_first()
+    levels = [skeleton.joint_of[body] for body in level if skeleton.joint_of[body] >= 0]
+    in_order = list(range(len(skeleton.joint_names)))
+    by_level = [levels.index(joint) for joint in in_order]
+    body_orders: list[list[tuple[int, int]]]  # pairs: a body of ours, its place in the file
+    if names is not None:
+        body_orders = [[(skeleton.body_names.index(n), i) for i, n in enumerate(names) if n in skeleton.body_names]]
+    else:
+        body_orders = [[(i, i) for i in range(len(level))], [(body, i) for i, body in enumerate(level)]]
+    picked = np.unique(np.linspace(0, len(pos) - 1, min(len(pos), _COMPARED)).astype(int))
+    best, found = np.inf, in_order
+    for joints in [order] if order is not None else [in_order, by_level]:
+        ours, _ = skeleton.forward(
+            *(torch.from_numpy(part[picked]) for part in (pos[:, root], quat[:, root], joint_pos[:, joints]))
+        )
+        for pairs in body_orders:
+            mine, theirs = zip(*pairs, strict=True)
+            error = float(np.linalg.norm(ours.numpy()[:, mine] - pos[picked][:, theirs], axis=-1).max())
+            if error < best - 1e-9:
+                best, found = error, joints
+    if best > _BODY_TOLERANCE:
+        raise TickgraphError(
+            f"{path}: bodies lie up to {best:.2g} m from where the joints put those of our robot; "
+            "is it another robot, or another order of joints or quaternions? joint_names and body_names tell the order"
+        )
+    notes = []
+    if order is None:
+        notes.append(
+            f"joints without names: {'the order of the model' if found is in_order else 'breadth-first order'}"
+        )
+    if best > 1e-3:
+        notes.append(f"bodies differ by up to {best:.2g} m from our robot's, which are used")
+    return found, notes
+
+
+def _frame(index: int) -> str:
+    return f"frame {index}"
