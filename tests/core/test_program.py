@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tickgraph.core.errors import ExecutionError, TickgraphError
-from tickgraph.core.program import Program, Reason, Resolution, resolve_execution
+from tickgraph.core.program import GUARDED_EVERY, Program, Reason, Resolution, resolve_execution
 
 CPU = torch.device("cpu")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -105,6 +105,108 @@ def test_compile_replays_and_reports_a_recompile(caplog):
     program(torch.ones(3))
     report = program.report()
     assert (report["version"], report["captures"], report["recompiles"]) == (2, 3, 1)
+
+
+class Walker:
+    """State in tensors as terms keep it, and a Python number that the compiler takes for a constant."""
+
+    def __init__(self) -> None:
+        self.length = torch.zeros(4, dtype=torch.int64)
+        self.total = torch.zeros(4)
+        self.gain = 1.0
+
+    def tick(self) -> None:
+        self.length += 1
+        self.total.add_(self.length * self.gain)
+
+    def look(self) -> torch.Tensor:
+        return self.total * self.gain
+
+    def rebind(self) -> None:
+        self.total = self.total + self.gain
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_calls_without_guards_do_the_same_and_a_changed_value_is_noticed_within_fifty(caplog):
+    plain, walker = Walker(), Walker()
+    program = Program("walk", walker.tick, as_mode("compile", "compile"))
+    guarded = count_guarded(program)
+    for _ in range(2 * GUARDED_EVERY + 2):
+        plain.tick()
+        program()
+    assert torch.equal(walker.total, plain.total) and torch.equal(walker.length, plain.length)
+    assert walker.total.tolist() == [102 * 103 / 2] * 4
+    report = program.report()
+    assert (report["captures"], report["replays"], report["recompiles"]) == (1, 101, 0)
+    assert guarded == [1, 2, 52, 102]
+    walker.gain = 0.0
+    with caplog.at_level(logging.WARNING):
+        for _ in range(GUARDED_EVERY):
+            program()
+    assert walker.total.tolist() == [sum(range(1, 102 + GUARDED_EVERY))] * 4  # all but the last with the old gain
+    assert program.report()["recompiles"] == 1
+    assert "'walk' was compiled again" in caplog.text and "gain" in caplog.text
+    assert f"up to {GUARDED_EVERY - 1} calls have run without the change" in caplog.text
+
+
+def count_guarded(program: Program) -> list[int]:
+    """Return a list that will hold the numbers of the calls that went through torch's guards."""
+    guarded: list[int] = []
+    compiled = program._compiled
+
+    def count(*args: object) -> object:
+        report = program.report()
+        guarded.append(report["captures"] + report["replays"] + 1)
+        return compiled(*args)
+
+    program._compiled = count
+    return guarded
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_each_number_of_threads_has_code_of_its_own(caplog):
+    walker = Walker()
+    program = Program("walk", walker.tick, as_mode("compile", "compile"))
+    guarded = count_guarded(program)
+    threads = torch.get_num_threads()
+    try:
+        for count in (threads, threads + 1, threads, threads + 1):
+            torch.set_num_threads(count)
+            for _ in range(5):
+                program()
+    finally:
+        torch.set_num_threads(threads)
+    # Twice for the first number and twice for the second; then neither needs to be asked again.
+    assert guarded == [1, 2, 6, 7]
+    assert (program.report()["captures"], program.report()["recompiles"]) == (2, 1)
+    assert walker.length.tolist() == [20] * 4
+    assert "num_threads" in caplog.text and "without the change" not in caplog.text
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_what_a_shortcut_cannot_do_stays_guarded():
+    walker = Walker()
+    look = Program("look", walker.look, as_mode("compile", "compile"))
+    rebind = Program("rebind", walker.rebind, as_mode("compile", "compile"))
+    for _ in range(5):
+        rebind()
+        assert torch.equal(look(), walker.total)
+    assert walker.total.tolist() == [5.0] * 4
+    walker.gain = 2.0
+    assert look().tolist() == [10.0] * 4  # at once
+    tick = Program("tick", walker.tick, as_mode("compile", "compile"))
+    for _ in range(3):
+        tick()
+    old, walker.length = walker.length, torch.zeros(4, dtype=torch.int64)
+    for _ in range(GUARDED_EVERY):
+        tick()
+    assert old.tolist() == [3 + GUARDED_EVERY - 2] * 4 and walker.length.tolist() == [2] * 4
+    tick.invalidate()
+    tick()
+    assert walker.length.tolist() == [3] * 4
 
 
 def host_read(x: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ CAUSES = ("action", "state", "reward", "observation")
 
 
 class Tick:
-    """The tick as programs around the physics: torch, physics, torch, state write, torch; on a GPU, one graph of all."""
+    """The tick as programs around the physics: torch, physics, torch, state write, torch; all in a graph on a GPU."""
 
     def __init__(self, env: Env, resolution: Resolution) -> None:
         self._env = env
