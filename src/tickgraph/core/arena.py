@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.memory import memory_for
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,10 @@ class Arena:
                 f"tensor {name!r} is a float64 scalar, and torch.compile loses what is written to one on a CPU "
                 "(seen with 2.13); give it the shape (1,)"
             )
-        tensor = torch.full(size, fill, dtype=dtype, device=self.device)
+        with memory_for(
+            f"tensor {name!r} {size} {_short(dtype)} beside the {self.nbytes() / 1e9:.1f} GB declared before"
+        ):
+            tensor = torch.full(size, fill, dtype=dtype, device=self.device)
         self._entries[name] = _Entry(tensor, why, constant=False)
         return tensor
 
@@ -126,7 +130,7 @@ class Arena:
             {
                 "name": name,
                 "shape": tuple(entry.tensor.shape),
-                "dtype": str(entry.tensor.dtype).removeprefix("torch."),
+                "dtype": _short(entry.tensor.dtype),
                 "bytes": _nbytes(entry.tensor),
                 "why": entry.why,
             }
@@ -176,6 +180,10 @@ class Arena:
             raise TickgraphError(f"tensor {name!r} was declared after the arena was sealed; declare it while building")
         if name in self._entries:
             raise TickgraphError(f"tensor {name!r} is declared already; give each persistent tensor its own name")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _nbytes(tensor: Tensor) -> int:

@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from types import FrameType
 
@@ -99,16 +99,19 @@ class Graph:
         if outer is not None:
             stream.wait_stream(outer)
         if self._graph is None and self._runs >= WARM_UP:
-            self._capture()
-        if self._graph is not None:
-            if self._debug:
-                self._check_addresses()
-            with torch.cuda.stream(stream):
+            self._capture()  # or falls back
+        with torch.cuda.stream(stream):
+            if self._graph is not None:
+                if self._debug:
+                    self._check_addresses()
                 self._graph.replay()
-            self._replays += 1
-        else:
-            with torch.cuda.stream(stream), memory_for(f"the work of graph {self.name!r}"):
-                self._warm_up()
+                self._replays += 1
+            elif self._enabled == "graph":
+                with memory_for(f"the work of graph {self.name!r}"):
+                    self._warm_up()
+            else:
+                self._fallbacks += 1
+                self._call()
         if outer is not None:
             outer.wait_stream(stream)
 
@@ -260,7 +263,7 @@ def _watch_for_waits() -> Iterator[list[str]]:
 
     def note(message: Warning | str, *rest: object, **more: object) -> None:
         if "synchronizing CUDA operation" in str(message):
-            place = _place(sys._getframe(1))
+            place = _place(traceback.walk_stack(sys._getframe(1)))
             if place not in places:
                 places.append(place)
         else:
@@ -277,25 +280,26 @@ def _watch_for_waits() -> Iterator[list[str]]:
             torch.cuda.set_sync_debug_mode(before)
 
 
-def _place(frame: FrameType | None) -> str:
-    """Return function, file and line of the innermost frame that is not torch's or ours, and the program it is in."""
+def _place(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Return function, file and line of the innermost frame that is not torch's or ours, and the program it is in.
+
+    Args:
+        frames: each with its line, innermost first.
+    """
     found = program = ""
-    while frame is not None:
+    for frame, line in frames:
         code = frame.f_code
-        inside = (_TORCH, _HERE, os.path.dirname(warnings.__file__) + os.sep + "warnings")
-        if not found and not code.co_filename.startswith((*inside, "<")):
-            found = f"{code.co_name} ({code.co_filename}:{frame.f_lineno})"
+        if not found and not code.co_filename.startswith((_TORCH, _HERE, warnings.__file__, "<")):
+            found = f"{code.co_name} ({code.co_filename}:{line})"
         owner = frame.f_locals.get("self")
         if not program and isinstance(owner, Program):
             program = f" in program {owner.name!r}"
-        frame = frame.f_back
     return found + program
 
 
 def _cause(error: Exception) -> str:
     """Return the first line of an error with the place where it was raised."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    place = _place(frames[-1]) if frames else ""
+    place = _place(reversed(list(traceback.walk_tb(error.__traceback__))))
     return f"{first_line(error)} at {place}" if place else first_line(error)
 
 
