@@ -223,16 +223,36 @@ class Graph:
 
     def _record(self, graph: torch.cuda.CUDAGraph) -> None:
         # Not torch.cuda.graph: when ending a capture fails, it leaves its stream the current one.
-        graph.capture_begin(pool=torch.cuda.graph_pool_handle(), capture_error_mode="thread_local")
+        pool = torch.cuda.graph_pool_handle()
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             self._call()
         except BaseException:
             with suppress(RuntimeError):  # the first error is the one that tells
-                graph.capture_end()
+                self._end(graph, pool)
             raise
-        graph.capture_end()
+        self._end(graph, pool)
         self._nodes = _count_nodes(graph.raw_cuda_graph())
         graph.instantiate()
+
+    def _end(self, graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
+        """End a capture, also one that an error has broken: of that torch itself leaves the half undone."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            device = self._stream.device.index if self._stream is not None else 0
+            with suppress(AttributeError, RuntimeError):
+                # Else the allocator takes the capture for unfinished, and never frees cached memory again.
+                torch._C._cuda_endAllocateToPool(device, pool)
+                torch._C._cuda_releasePool(device, pool)
+            with suppress(RuntimeError), torch.cuda.stream(torch.cuda.Stream(device)):
+                # Else torch's generator does too, and refuses to draw. It follows the end of any capture.
+                other = torch.cuda.CUDAGraph()
+                other.capture_begin(capture_error_mode="thread_local")
+                torch.zeros(1, device=torch.device("cuda", device))
+                other.capture_end()
+                other.reset()
+            raise
 
     def _fall_back(self, reason: str, error: Exception | None) -> None:
         """Give up the graph: an error where it was asked for by name, else one warning."""
@@ -271,6 +291,7 @@ def _watch_for_waits() -> Iterator[list[str]]:
 
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
         warnings.filterwarnings("always", message=".*synchronizing CUDA operation.*")
         show, warnings.showwarning = warnings.showwarning, note  # type: ignore[assignment]
         torch.cuda.set_sync_debug_mode("warn")
