@@ -1,5 +1,6 @@
 """Programs: which mode runs, what is reported, and that nothing about it is silent."""
 
+import importlib.util
 import logging
 import shutil
 
@@ -54,6 +55,55 @@ def test_modes_that_cannot_be_had():
     with pytest.raises(TickgraphError, match="did you mean 'compile'"):
         resolve_execution("compiled", "cpu")
     assert resolve_execution("auto", "meta").enabled == "eager"
+
+
+@pytest.fixture
+def triton(monkeypatch):
+    """Say whether Triton is installed; returns the setter."""
+    find = importlib.util.find_spec
+
+    def install(there: bool) -> None:
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *rest: (there or None) if name == "triton" else find(name, *rest)
+        )
+
+    return install
+
+
+def test_on_a_gpu_modes_fall_back_one_by_one_each_with_its_reason(triton, caplog):
+    cuda = torch.device("cuda")
+    backend = Reason("backend cannot", "backend 'stones' cannot be captured into a CUDA graph", ("graph",))
+    term = Reason("term not static", "rewards/bad calls .item()")
+    triton(True)
+    assert resolve_execution("auto", cuda) == Resolution("auto", "graph", None, cuda, "compile")
+    assert resolve_execution("graph", cuda) == Resolution("graph", "graph", None, cuda, "compile")
+    assert resolve_execution("compile", cuda, [backend]) == Resolution("compile", "compile", None, cuda, "compile")
+    assert not caplog.records
+    assert resolve_execution("auto", cuda, [backend]) == Resolution("auto", "compile", str(backend), cuda, "compile")
+    assert "falls back from graph to compile: backend cannot: backend 'stones'" in caplog.records[-1].message
+    both = f"{backend}; {term}"
+    assert resolve_execution("auto", cuda, [backend, term]) == Resolution("auto", "eager", both, cuda, "eager")
+    assert f"falls back from graph to eager: {both}" in caplog.records[-1].message
+    assert len(caplog.records) == 2
+    with pytest.raises(ExecutionError, match="'graph' cannot be had on cuda: backend cannot: backend 'stones'"):
+        resolve_execution("graph", cuda, [backend])
+
+
+def test_without_triton_a_graph_is_of_eager_programs(triton, caplog):
+    cuda, reason = torch.device("cuda"), "backend cannot: Triton is not installed"
+    triton(False)
+    for requested in ("auto", "graph"):
+        assert resolve_execution(requested, cuda) == Resolution(requested, "graph", reason, cuda, "eager")
+    assert [record.message for record in caplog.records] == [f"the programs inside the graph run eager: {reason}"] * 2
+    program = Program("p", lambda: None, Resolution("graph", "graph", reason, CPU, "eager"))
+    program()
+    report = program.report()
+    assert (report["requested"], report["enabled"], report["disable_reason"]) == ("graph", "eager", reason)
+    with pytest.raises(ExecutionError, match="Triton is not installed"):
+        resolve_execution("compile", cuda)
+    backend = Reason("backend cannot", "no capture", ("graph",))
+    both = f"{backend}; {reason}"
+    assert resolve_execution("auto", cuda, [backend]) == Resolution("auto", "eager", both, cuda, "eager")
 
 
 def test_eager_sets_gradient_mode_and_autocast():

@@ -8,23 +8,20 @@ import logging
 import os
 import sys
 import traceback
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 
 import torch
 
 from tickgraph.core.errors import ExecutionError, TickgraphError
 from tickgraph.core.memory import memory_for
-from tickgraph.core.program import CAPTURE_FAILED, NOT_STATIC, Program, Resolution, first_line
+from tickgraph.core.program import CAPTURE_FAILED, NOT_STATIC, Resolution, first_line
+from tickgraph.core.waits import place_of, watch_for_waits
 
 _log = logging.getLogger(__name__)
 
 WARM_UP = 2  # the first run compiles and loads modules; the second is watched, with nothing of that in its way
 DEBUG = "TICKGRAPH_DEBUG"  # environment variable: addresses are compared before every replay
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 
 Scope = Callable[[torch.cuda.Stream], AbstractContextManager[None]]
 
@@ -190,7 +187,7 @@ class Graph:
             self._runs = 1
             return
         self._check_addresses()
-        with _watch_for_waits() as places:
+        with watch_for_waits() as places:
             self._call()
         self._runs += 1
         if places:
@@ -276,51 +273,9 @@ class Graph:
             )
 
 
-@contextmanager
-def _watch_for_waits() -> Iterator[list[str]]:
-    """Collect where operations wait for the device. They are let through: half a tick could not be taken back."""
-    places: list[str] = []
-
-    def note(message: Warning | str, *rest: object, **more: object) -> None:
-        if "synchronizing CUDA operation" in str(message):
-            place = _place(traceback.walk_stack(sys._getframe(1)))
-            if place not in places:
-                places.append(place)
-        else:
-            show(message, *rest, **more)  # type: ignore[arg-type]
-
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
-        warnings.filterwarnings("always", message=".*synchronizing CUDA operation.*")
-        show, warnings.showwarning = warnings.showwarning, note  # type: ignore[assignment]
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield places
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-
-
-def _place(frames: Iterable[tuple[FrameType, int]]) -> str:
-    """Return function, file and line of the innermost frame that is not torch's or ours, and the program it is in.
-
-    Args:
-        frames: each with its line, innermost first.
-    """
-    found = program = ""
-    for frame, line in frames:
-        code = frame.f_code
-        if not found and not code.co_filename.startswith((_TORCH, _HERE, warnings.__file__, "<")):
-            found = f"{code.co_name} ({code.co_filename}:{line})"
-        owner = frame.f_locals.get("self")
-        if not program and isinstance(owner, Program):
-            program = f" in program {owner.name!r}"
-    return found + program
-
-
 def _cause(error: Exception) -> str:
     """Return the first line of an error with the place where it was raised."""
-    place = _place(reversed(list(traceback.walk_tb(error.__traceback__))))
+    place = place_of(reversed(list(traceback.walk_tb(error.__traceback__))))
     return f"{first_line(error)} at {place}" if place else first_line(error)
 
 
