@@ -433,9 +433,8 @@ def _device(device: torch.device | str) -> torch.device:
         if device.index is None:
             return torch.device("cuda", torch.cuda.current_device())
         if device.index >= torch.cuda.device_count():
-            raise TickgraphError(
-                f"device {str(device)!r} cannot be used: there are {torch.cuda.device_count()} of them"
-            )
+            last = torch.cuda.device_count() - 1
+            raise TickgraphError(f"device {str(device)!r} cannot be used: the last one is cuda:{last}")
     return device
 
 
