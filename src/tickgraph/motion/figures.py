@@ -108,8 +108,8 @@ def _jumps(clip: Clip) -> list[dict[str, Any]]:
         ("root rotation", turn, JUMP_ROOT_TURN, "rad/s"),
     )
     found = [
-        {"frame": frame + 1, "seconds": (frame + 1) / clip.fps, "what": what, "speed": float(speed[frame]), "unit": unit}
+        {"frame": i + 1, "seconds": (i + 1) / clip.fps, "what": what, "speed": float(speed[i]), "unit": unit}
         for what, speed, limit, unit in kinds
-        for frame in torch.nonzero(speed > limit)[:, 0].tolist()
+        for i in torch.nonzero(speed > limit)[:, 0].tolist()
     ]
     return sorted(found, key=lambda jump: jump["frame"])
