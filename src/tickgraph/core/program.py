@@ -155,7 +155,7 @@ class Program:
     """A function of tensors that runs as its resolution says, with gradient mode and autocast set by the program.
 
     Compiled code is guarded: when a Python value that it was built from has changed, it is compiled again, which
-    `report` counts and a warning explains. For the hundred terms of a walking robot's tick the guards cost 1.5 ms, a
+    `report` counts and a warning explains. For the hundred terms of a walking robot's tick the guards cost 1.4 ms, a
     fifth of what torch spends in it. So they are asked in every `GUARDED_EVERY`-th call only, where skipping them is
     safe: a function without arguments and result that binds no new tensor, and twice in a row found the same ones. A
     call without guards gives these to the compiled code once more. When threads, autocast or other state of the process
