@@ -1,4 +1,4 @@
-"""The command line: `tickgraph list | describe | check | train | eval | play | plot | bench | doctor`."""
+"""The command line: `tickgraph list | describe | check | train | eval | play | plot | profile | bench | doctor`."""
 
 from __future__ import annotations
 
@@ -115,6 +115,20 @@ Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-
             "Draw plots/learning_curve.png from metrics.jsonl.",
             (RUNS, DEBUG),
         ),
+        Command(
+            "profile",
+            "TASK",
+            "show where a tick's time goes",
+            "Play ticks eager, part by part, and rank what they cost; name each wait, transfer, allocation and break\n"
+            "of the captured region by its place. DIR gets profile.json, profile.png and trace.json (for Perfetto).",
+            (
+                *(NUM_ENVS, DEVICE, BACKEND, SEED),
+                Option("ticks", "N", "ticks that are timed (default: 50)"),
+                Option("out", "DIR", "folder for the results (default: profiles/TASK)"),
+                *(JSON, DEBUG),
+            ),
+            overrides=True,
+        ),
         Command("doctor", "", "show what this machine can do and why not", "Look at this machine.", (JSON, DEBUG)),
     )
 }
@@ -197,6 +211,7 @@ def _dispatch(words: list[str], interrupts: Interrupts | None) -> int:
         "eval": _eval,
         "play": _play,
         "plot": _plot,
+        "profile": _profile,
         "doctor": _doctor,
     }[name]
     return run(parsed)
@@ -386,6 +401,14 @@ def _plot(parsed: Parsed) -> int:
 
     run = _find(parsed)
     print(plot_learning_curve(run, str(run.path)))
+    return 0
+
+
+def _profile(parsed: Parsed) -> int:
+    from tickgraph.bench._profile_report import run
+
+    value = run(_load(parsed), parsed.whole("ticks") or 50, parsed.get("out"))
+    _write_result(parsed, value)
     return 0
 
 

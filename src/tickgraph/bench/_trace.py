@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -114,6 +115,7 @@ def record(work: Callable[[], object], keep: Path | None = None, cuda: bool = Tr
         cuda: record the CUDA API and the device.
         stacks: record Python's frames too.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # it prints its own comings and goings
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function
 
