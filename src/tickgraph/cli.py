@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Command, Option, Parsed, parse, table, usage
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
+from tickgraph.run.startup import process_began
 
 if TYPE_CHECKING:
     from tickgraph.run.config import Task
@@ -25,8 +27,8 @@ JSON = Option("json", "FILE", "also write the result to FILE as JSON")
 DEBUG = Option("debug", "", "show a traceback when something fails")
 RUNS = Option("runs", "FOLDER", "where runs are kept (default: runs)")
 NUM_ENVS = Option("num-envs", "N", "worlds", "train.num_envs")
-DEVICE = Option("device", "NAME", "cpu, cuda or auto", "train.device")
-BACKEND = Option("backend", "NAME", "physics backend (default: mujoco)", "train.backend")
+DEVICE = Option("device", "NAME", "cpu, cuda or auto (a GPU where one can be used)", "train.device")
+BACKEND = Option("backend", "NAME", "physics: mujoco, mjwarp or auto (the one for the device)", "train.backend")
 SEED = Option("seed", "N", "seed of every random draw", "train.seed")
 
 COMMANDS = {
@@ -66,10 +68,16 @@ Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-
                 SEED,
                 Option("iterations", "N", "iterations of the whole run", "train.iterations"),
                 NUM_ENVS,
+                Option("ticks", "N", "control steps in an iteration", "train.ticks_per_iteration"),
+                Option("updates", "N", "critic updates in an iteration", "train.updates_per_iteration"),
                 Option("time-budget", "SECONDS", "end after this time, as completed", "train.time_budget_s"),
                 DEVICE,
                 BACKEND,
                 Option("execution", "MODE", "auto, eager, compile or graph", "train.execution"),
+                Option(
+                    "overlap", "", "update beside the ticks, which then act one policy late", "train.overlap", "True"
+                ),
+                Option("no-overlap", "", "update when the ticks are over", "train.overlap", "False"),
                 Option("no-video", "", "make no video at the end", "train.video", "False"),
                 Option("run-name", "NAME", "name of the run's folder (default: the time)"),
                 RUNS,
@@ -90,6 +98,7 @@ Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-
             (
                 Option("episodes", "N", "episodes, all played at once", "evaluation.episodes"),
                 DEVICE,
+                BACKEND,
                 RUNS,
                 JSON,
                 DEBUG,
@@ -104,6 +113,7 @@ Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-
                 Option("video", "FILE", "the mp4 to write"),
                 Option("seconds", "S", "length of the film", "video.seconds"),
                 DEVICE,
+                BACKEND,
                 RUNS,
                 DEBUG,
             ),
@@ -146,6 +156,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         The exit code: 0 done, 1 a fault of ours, 2 yours to mend, 130 interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    began = process_began() if argv is None else time.monotonic()
     own = Interrupts().install() if interrupts is None and words[:1] == ["train"] else None
     interrupts = interrupts or own
     if interrupts is not None:
@@ -157,7 +168,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     logging.basicConfig(format="warning: %(message)s")
     logging.raiseExceptions = False  # a reader of stderr that has gone is no fault
     try:
-        code = _dispatch(words, interrupts)
+        code = _dispatch(words, interrupts, began)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -179,7 +190,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
             own.restore()
 
 
-def _dispatch(words: list[str], interrupts: Interrupts | None) -> int:
+def _dispatch(words: list[str], interrupts: Interrupts | None, began: float) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
@@ -203,7 +214,7 @@ def _dispatch(words: list[str], interrupts: Interrupts | None) -> int:
         return 0
     if name == "train":
         assert interrupts is not None
-        return _train(parsed, interrupts)
+        return _train(parsed, interrupts, began)
     run: Callable[[Parsed], int] = {
         "list": _list,
         "describe": _describe,
@@ -272,8 +283,10 @@ def _check(parsed: Parsed) -> int:
 
     task = _load(parsed)
     from tickgraph.env.env import Env
+    from tickgraph.sim.platform import resolve_platform
 
-    blockers = Env(task.env, task.num_envs, "meta", task.train.backend, "eager").blockers()
+    backend = resolve_platform("cpu" if task.train.backend == "auto" else "auto", task.train.backend).backend
+    blockers = Env(task.env, task.num_envs, "meta", backend, "eager").blockers()
     _write_result(parsed, {"task": task.name, "blockers": [asdict(blocker) for blocker in blockers]})
     for blocker in blockers:
         print(blocker)
@@ -281,7 +294,7 @@ def _check(parsed: Parsed) -> int:
     return EXIT_USER_ERROR if blockers else 0
 
 
-def _train(parsed: Parsed, interrupts: Interrupts) -> int:
+def _train(parsed: Parsed, interrupts: Interrupts, began: float) -> int:
     from tickgraph.run import folder, manifest
     from tickgraph.tasks import registry
 
@@ -317,7 +330,7 @@ def _train(parsed: Parsed, interrupts: Interrupts) -> int:
         from tickgraph.run.trainer import Ending
 
         place = Ending()
-        code = run_training(task, run, interrupts, place, resume, stop_after)
+        code = run_training(task, run, interrupts, place, resume, stop_after, began=began)
     except TickgraphError:
         if resumed is None and not run.manifest.exists():  # nothing ran: a folder that only holds an error helps nobody
             folder.discard(run)
@@ -357,6 +370,18 @@ def _task_of(run: RunFolder) -> Task:
     return task
 
 
+def _judged(parsed: Parsed, run: RunFolder) -> Task:
+    """Rebuild a run's task, to be played on the run's device and backend unless the command names others."""
+    from tickgraph.run.settings import apply_overrides
+
+    task = _task_of(run)
+    changed = apply_overrides(task, parsed.overrides)
+    for given, other in (("device", "backend"), ("backend", "device")):
+        if f"train.{given}" in changed and f"train.{other}" not in changed:
+            setattr(task.train, other, "auto")  # the one that goes with what was named
+    return task
+
+
 def _find(parsed: Parsed) -> RunFolder:
     from tickgraph.run import folder
 
@@ -366,12 +391,9 @@ def _find(parsed: Parsed) -> RunFolder:
 def _eval(parsed: Parsed) -> int:
     run = _find(parsed)
     from tickgraph.run.session import evaluate_run, figures_table
-    from tickgraph.run.settings import apply_overrides
-    from tickgraph.run.trainer import resolve_device
 
-    task = _task_of(run)
-    apply_overrides(task, parsed.overrides)
-    figures, iteration = evaluate_run(task, run, resolve_device(task.train.device))
+    task = _judged(parsed, run)
+    figures, iteration = evaluate_run(task, run)
     value = {"task": task.name, "run": str(run.path), "iteration": iteration, "evaluation": figures}
     _write_result(parsed, value)
     print(f"{task.name}, {run.path}, iteration {iteration}")
@@ -385,14 +407,11 @@ def _play(parsed: Parsed) -> int:
         raise TickgraphError("`tickgraph play` needs --video FILE, the mp4 to write")
     run = _find(parsed)
     from tickgraph.run.session import newest_policy
-    from tickgraph.run.settings import apply_overrides
-    from tickgraph.run.trainer import resolve_device
     from tickgraph.run.video import record_video
 
-    task = _task_of(run)
-    apply_overrides(task, parsed.overrides)
+    task = _judged(parsed, run)
     policy, iteration = newest_policy(task, run)
-    print(f"{record_video(task, Path(target), policy, resolve_device(task.train.device))}: iteration {iteration}")
+    print(f"{record_video(task, Path(target), policy)}: iteration {iteration}")
     return 0
 
 

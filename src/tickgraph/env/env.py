@@ -131,6 +131,10 @@ class Env:
         """Play one control step as a part of a graph of the caller's, who enters ``sim.capture_scope`` around it."""
         self._tick.play()
 
+    def rehearse_programs(self) -> None:
+        """Run the torch part of a tick without its physics, so that it is compiled; the caller puts the state back."""
+        self._tick.rehearse()
+
     @property
     def resolution(self) -> Resolution:
         """How the tick runs: for a graph of the caller's that holds ticks."""

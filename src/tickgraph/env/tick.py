@@ -61,6 +61,12 @@ class Tick:
         sim.refresh(self._env.written)
         self.observe()
 
+    @torch.inference_mode(False)
+    def rehearse(self) -> None:
+        """Run the programs alone, so that they are compiled; the worlds hold nonsense afterwards."""
+        for program in (self.act_and_apply, *self.substeps, self.judge_to_restart, self.observe):
+            program()
+
     def report(self) -> dict[str, dict[str, Any]]:
         """Return what was asked for and what runs: of each program, and of the graph where there is one."""
         programs = (self.act_and_apply, *self.substeps, self.judge_to_restart, self.observe)

@@ -94,7 +94,7 @@ class UpdateCycle:
     """All gradient steps of one iteration: `updates` critic updates, every `policy_period`-th led by the actor's.
 
     A call leaves the learner's tensors updated, the policy that acts next in `learner.pending` and the metrics added
-    up. It reads what the ring last published. Off the CPU it asks the device nothing, so that it can be captured whole.
+    up. It reads what the ring last published. `run` asks the device nothing, so that it can be captured whole.
 
     Five programs follow `execution`: the sample, and for actor and critic the objective and the optimiser's step. In
     mode graph, where the caller captures the cycle, they run as the resolution's `inner` says. The objectives are
@@ -103,8 +103,7 @@ class UpdateCycle:
     Args:
         learner: what is trained.
         ring: where transitions come from.
-        updates: critic updates per call. Off the CPU a multiple of `policy_period`, so that the device never has to be
-            asked whose turn it is.
+        updates: critic updates per call; a multiple of `policy_period` makes all calls alike.
         execution: a resolution, or a mode to resolve: auto, eager, compile or graph.
 
     Raises:
@@ -112,11 +111,9 @@ class UpdateCycle:
     """
 
     def __init__(self, learner: FlashSac, ring: Ring, updates: int, execution: Resolution | str = "auto") -> None:
-        period, device = learner.cfg.policy_period, learner.arena.device
-        if updates < 1 or (device.type == "cuda" and updates % period):
-            raise TickgraphError(
-                f"{updates} updates per cycle; on {device.type} a multiple of policy_period {period} is needed"
-            )
+        device = learner.arena.device
+        if updates < 1:
+            raise TickgraphError(f"{updates} updates per cycle; at least one is needed")
         resolution = resolve_execution(execution, device) if isinstance(execution, str) else execution
         self.learner, self.ring, self.updates = learner, ring, updates
         self.metrics = Metrics(learner.arena)
@@ -135,12 +132,25 @@ class UpdateCycle:
         self._critic_loss = Program("update/critic_loss", self._critic_objective, resolution, grad=True, autocast=half)
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
 
-    @torch.inference_mode(False)
     def __call__(self) -> None:
-        """Run the cycle, whatever gradient or inference mode the caller is in; also while it is captured."""
+        """Run the cycle, whatever gradient or inference mode the caller is in."""
+        self.run(self.phase())
+
+    @property
+    def phases(self) -> range:
+        """The values of `phase` that come about: how far the first update of a call is behind one of the actor."""
         period = self.learner.cfg.policy_period
-        first = 0 if self.updates % period == 0 else int(self.learner.updates) % period
-        for update in range(first, first + self.updates):
+        return range(0, period, math.gcd(self.updates, period))
+
+    def phase(self) -> int:
+        """Return the phase of the next call; reads the device where calls are not all alike."""
+        return 0 if len(self.phases) == 1 else int(self.learner.updates) % self.learner.cfg.policy_period
+
+    @torch.inference_mode(False)
+    def run(self, phase: int) -> None:
+        """Run the cycle in a phase, or have it captured: what it enqueues is the same every time."""
+        period = self.learner.cfg.policy_period
+        for update in range(phase, phase + self.updates):
             batch, rates, noise, next_noise = self._draw()
             if update % period == 0:
                 actor = self._actor_loss(batch, noise)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tickgraph.core.errors import TickgraphError
+from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.learn.flashsac import FlashSacCfg
 
 if TYPE_CHECKING:
     from tickgraph.run.evaluate import EvalTrace
+
+PRECISIONS = ("highest", "high")
 
 
 @dataclass
@@ -50,11 +52,16 @@ class TrainCfg:
     seed: int = 0
     """Seed of every random draw."""
     device: str = "auto"
-    """cpu, cuda, or auto: what the backend runs on."""
-    backend: str = "mujoco"
-    """Physics backend."""
+    """cpu, cuda, or auto: a GPU where one can be used."""
+    backend: str = "auto"
+    """Physics backend; auto: the one for the device."""
     execution: str = "auto"
     """eager, compile, graph, or auto: the fastest that can be had."""
+    overlap: bool | None = None
+    """Update beside the ticks of the same iteration, from what was recorded before it (policy_lag 1); by default where
+    both are CUDA graphs."""
+    matmul_precision: str = "highest"
+    """Float32 matrix products on a GPU: highest (float32 throughout), or high (TF32)."""
     physics_threads: int | None = None
     """Threads of the physics; by default the processors that the process may use."""
     tick_threads: int = 1
@@ -74,6 +81,9 @@ class TrainCfg:
         self._at_least("learning_starts", 0)
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise TickgraphError(f"train.time_budget_s is {self.time_budget_s}, expected more than 0 seconds")
+        if self.matmul_precision not in PRECISIONS:
+            hint = nearby(self.matmul_precision, PRECISIONS) or f"use one of {', '.join(PRECISIONS)}"
+            raise TickgraphError(f"train.matmul_precision is {self.matmul_precision!r}; {hint}")
         if not 0 <= self.seed < 2**63:
             raise TickgraphError(f"train.seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
 

@@ -12,6 +12,7 @@ from tickgraph.learn.replay import Ring
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
+from tickgraph.sim.platform import AUTO, resolve_platform
 
 
 def describe(task: Task) -> dict[str, Any]:
@@ -20,7 +21,8 @@ def describe(task: Task) -> dict[str, Any]:
     Keys: those of `Env.describe`, and `learner`: the learner's and the replay's tensors, with `learner_bytes`.
     """
     train, n = task.train, task.num_envs
-    env = Env(task.env, n, "meta", train.backend, "eager")
+    backend = resolve_platform("cpu" if train.backend == AUTO else AUTO, train.backend).backend
+    env = Env(task.env, n, "meta", backend, "eager")
     arena = Arena("meta")
     dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
     learner = FlashSac(train.algo, dims, actions, n, arena, train.seed, total_updates=1)

@@ -19,6 +19,7 @@ from tickgraph.learn.explore import GreedyPolicy
 from tickgraph.learn.flashsac import FlashSac
 from tickgraph.run.config import Task
 from tickgraph.run.settings import clone
+from tickgraph.sim.platform import resolve_platform
 
 POLICY = "policy/"  # where the learner keeps the policy that acts
 
@@ -73,26 +74,25 @@ def evaluation_env_cfg(task: Task) -> EnvCfg:
 class Player:
     """An environment in which a policy plays deterministically, for evaluation and video.
 
+    It is played on the task's device and backend. On a GPU it runs as training does; on the CPU eager: compiling takes
+    longer than these few steps, and every process gets the same bits.
+
     Args:
         task: what is played.
         num_envs: worlds.
         policy: the policy's tensors by arena name ("policy/..."), or None for an untrained policy.
-        device: where it is played.
 
     Raises:
         TickgraphError: the policy does not fit the task.
     """
 
-    def __init__(self, task: Task, num_envs: int, policy: Mapping[str, Tensor] | None, device: str = "cpu") -> None:
+    def __init__(self, task: Task, num_envs: int, policy: Mapping[str, Tensor] | None) -> None:
         train = task.train
-        # Eager, on as many threads: compiling takes longer than these few steps, and every process gets the same bits.
         torch.set_num_threads(train.tick_threads)
+        platform = resolve_platform(train.device, train.backend)
         self.env = Env(
-            evaluation_env_cfg(task),
-            num_envs,
-            device,
-            train.backend,
-            "eager",
+            *(evaluation_env_cfg(task), num_envs, platform.device, platform.backend),
+            "eager" if platform.device == "cpu" else train.execution,
             seed=evaluation_seed(train.seed),
             threads=train.physics_threads,
         )
@@ -160,19 +160,18 @@ def play(player: Player, ignore_s: float = 0.0) -> EvalTrace:
     return EvalTrace(env.step_dt, counted.cpu(), survived.cpu(), invalid.cpu(), returns.cpu(), lengths.cpu(), signals)
 
 
-def evaluate(task: Task, policy: Mapping[str, Tensor] | None, device: str = "cpu") -> dict[str, Any]:
-    """Judge a policy as its task says.
+def evaluate(task: Task, policy: Mapping[str, Tensor] | None) -> dict[str, Any]:
+    """Judge a policy as its task says, on the task's device and backend.
 
     Args:
         task: with `evaluation.episodes` episodes, one a world.
         policy: tensors by arena name ("policy/..."), or None for an untrained policy of the same sizes and seed.
-        device: where it is played.
 
     Returns:
         episodes, survival (share of episodes without a termination), return and length (means; length in control
         steps), invalid (episodes ended by something non-finite), and the task's own figures.
     """
-    player = Player(task, task.evaluation.episodes, policy, device)
+    player = Player(task, task.evaluation.episodes, policy)
     try:
         trace = play(player, task.evaluation.ignore_s)
     finally:

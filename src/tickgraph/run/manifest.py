@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -50,6 +51,22 @@ def machine() -> dict[str, Any]:
     }
 
 
+def device_name(device: Any) -> str:
+    """Return what a torch device is called: the GPU's name, or the processor's."""
+    torch = sys.modules["torch"]
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else machine()["processor"]
+
+
+def driver_version() -> str | None:
+    """Return the version of the NVIDIA driver, or None where the system does not tell."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", text)
+    return found[0] if found else None
+
+
 def versions() -> dict[str, str]:
     """Return the installed version of Python and of each package that results depend on; absent ones are left out."""
     found = {"python": platform.python_version()}
@@ -61,6 +78,8 @@ def versions() -> dict[str, str]:
     torch = sys.modules.get("torch")
     if torch is not None:
         found["torch"] = torch.__version__
+        if torch.version.cuda is not None:
+            found["cuda"] = torch.version.cuda
     return found
 
 

@@ -19,8 +19,10 @@ from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
 from tickgraph.run.settings import apply_overrides, write_config
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
+from tickgraph.run.startup import StartUp
 from tickgraph.run.trainer import Ending, Trainer
 from tickgraph.run.video import record_video
+from tickgraph.sim.platform import resolve_platform
 
 # What may change when a run goes on: how long, how often it reports, how it is judged. Anything else is another run.
 RESUMABLE = (
@@ -67,6 +69,7 @@ def run_training(
     resume: bool = False,
     stop_after: int | None = None,
     say: Callable[[str], object] = tell,
+    began: float | None = None,
 ) -> int:
     """Train in a run's folder; returns the exit code.
 
@@ -78,15 +81,22 @@ def run_training(
         resume: go on from the newest checkpoint that is whole.
         stop_after: iterations of the whole run after which to stop, keeping the schedule.
         say: takes lines for the person who started it.
+        began: when the command began, on the clock of `time.monotonic`; by default now.
 
     Raises:
         TickgraphError: something that a person can mend; the summary says so too.
     """
+    startup = StartUp(say, began)
+    platform = resolve_platform(task.train.device, task.train.backend)
+    # What auto means here is what the run was trained with, wherever it is resumed or judged.
+    task.train.device, task.train.backend = platform.device, platform.backend
+    if platform.note:
+        warn(platform.note)
     if resume and nothing_left(task, run, say):
         return 0
     lock = folder.lock(run)
     try:
-        return _train(task, run, interrupts, ending, resume, stop_after, say)
+        return _train(task, run, interrupts, ending, resume, stop_after, say, startup)
     except Exception as error:
         if not ending.begun:
             raise  # nothing has changed: an older summary stays true
@@ -129,6 +139,7 @@ def _train(
     resume: bool,
     stop_after: int | None,
     say: Callable[[str], object],
+    startup: StartUp,
 ) -> int:
     saved = None
     if not resume:
@@ -140,12 +151,13 @@ def _train(
             warn(problem)
         if saved is None:
             say(f"{run.path} has no checkpoint yet; it starts from the first iteration")
-    trainer = Trainer(task, run, interrupts, ending)
+    trainer = Trainer(task, run, interrupts, ending, startup)
     if trainer.schedule.warmup >= task.train.iterations:
         warn(
             f"all {task.train.iterations} iterations lie within the {trainer.schedule.warmup} of random actions "
             "(train.learning_starts): nothing is learned"
         )
+    trainer.prepare()
     if saved is not None:
         trainer.resume(saved)
         write_config(run.config, task)
@@ -160,22 +172,25 @@ def _train(
     session = _begin_manifest(trainer, run, ending.iteration)
     panel = make_panel(f"{task.name}: {run.path}")
     try:
-        if panel_note := _how(trainer):
-            panel.note(panel_note)
+        panel.note(_how(trainer))
+        startup.say = panel.note
         trainer.train(log, panel, stop_after)
     finally:
+        startup.say = say
         panel.close()
         log.close()
+    startup.reached("wall_command_s")  # the trained policy is saved
+    ending.startup_s = startup.seconds
     manifest.write_manifest(run, **session, **trainer.manifest_facts())
     if not ending.finished:
         manifest.write_summary(run, **ending.facts())
         stopped = interrupts.requested is not None
         say(f"{ending.reason}; go on with: tickgraph train --resume {_quoted(run.path)}")
         return EXIT_INTERRUPTED if stopped else 0
-    policy, device = trainer.policy(), trainer.device
+    policy = trainer.policy()
     trainer.close()
     del trainer  # the replay's memory, before other environments are built
-    return _close(task, run, ending, interrupts, policy, device, say)
+    return _close(task, run, ending, interrupts, policy, say)
 
 
 def _close(
@@ -184,7 +199,6 @@ def _close(
     ending: Ending,
     interrupts: Interrupts,
     policy: dict[str, Any],
-    device: str,
     say: Callable[[str], object],
 ) -> int:
     """Judge, plot and film the trained policy. Nothing here can lose the training, which is saved."""
@@ -193,19 +207,15 @@ def _close(
         manifest.write_summary(run, **ending.facts())
         return EXIT_INTERRUPTED
     say(f"trained {ending.iteration} iterations; evaluating {task.evaluation.episodes} episodes")
-    judged: dict[str, Any] = {"trained": evaluate(task, policy, device)}
+    judged: dict[str, Any] = {"trained": evaluate(task, policy)}
     if task.evaluation.untrained:
-        judged["untrained"] = evaluate(task, None, device)
+        judged["untrained"] = evaluate(task, None)
     ending.status = "completed"
     files: dict[str, str] = {}
     manifest.write_summary(run, **ending.facts(), evaluation=judged)
     for name, make in (
         ("plot", lambda: plot_learning_curve(run, f"{task.name}, {run.path.name}")),
-        *(
-            [("video", lambda: record_video(task, run.videos / "final.mp4", policy, device))]
-            if task.train.video
-            else []
-        ),
+        *([("video", lambda: record_video(task, run.videos / "final.mp4", policy))] if task.train.video else []),
     ):
         try:
             files[name] = str(make().relative_to(run.path))
@@ -229,14 +239,14 @@ def figures_table(judged: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
-def evaluate_run(task: Task, run: RunFolder, device: str = "cpu") -> tuple[dict[str, Any], int]:
+def evaluate_run(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:
     """Judge the newest checkpoint of a run; returns its figures and the checkpoint's iteration.
 
     Raises:
         TickgraphError: the run has no checkpoint that is whole and fits the task.
     """
     policy, iteration = newest_policy(task, run)
-    return evaluate(task, policy, device), iteration
+    return evaluate(task, policy), iteration
 
 
 def newest_policy(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:
@@ -265,8 +275,10 @@ def _how(trainer: Trainer) -> str:
     facts = trainer.manifest_facts()
     modes = sorted({str(report["enabled"]) for report in facts["programs"].values()})
     threads = facts["threads"]
+    overlap = ", updates beside ticks" if facts["overlap"] else ""
     return (
-        f"{facts['num_envs']} worlds on {facts['device']}, backend {facts['backend']}, execution {', '.join(modes)}, "
+        f"{facts['num_envs']} worlds on {facts['device']}, backend {facts['backend']}, "
+        f"execution {', '.join(modes)}{overlap}, "
         f"threads: physics {threads['physics']}, tick {threads['tick']}, update {threads['update']}"
     )
 

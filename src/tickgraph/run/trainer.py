@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
-from tickgraph.core.errors import TickgraphError, nearby
-from tickgraph.core.program import resolve_execution
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.memory import memory_for
+from tickgraph.core.program import BACKEND_CANNOT, ILLEGAL, resolve_execution
 from tickgraph.env.env import Env
 from tickgraph.learn.explore import Explorer
 from tickgraph.learn.flashsac import FlashSac
@@ -23,36 +25,29 @@ from tickgraph.run import checkpoint, manifest
 from tickgraph.run.config import Task, TrainCfg
 from tickgraph.run.evaluate import POLICY, evaluation_seed
 from tickgraph.run.folder import RunFolder
+from tickgraph.run.iteration import Iteration
 from tickgraph.run.log import MetricsLog
-from tickgraph.run.panel import Panel, Progress, warn
+from tickgraph.run.panel import Panel, Progress, tell, warn
+from tickgraph.run.readout import Reading, Readout
 from tickgraph.run.signals import Interrupts
+from tickgraph.run.startup import StartUp
+from tickgraph.sim.platform import resolve_platform
 
 PENDING = "learner/pending/"  # the same tensors as the policy's
 TAIL = 100  # iterations that tail_env_steps_per_sec looks back over
-DEVICES = ("auto", "cpu", "cuda")
 _RENAMED = {"loss/critic_lr": "lr/critic", "loss/actor_lr": "lr/actor"}  # rates are no losses
 
 
-def resolve_device(requested: str) -> str:
-    """Return the torch device that a run uses.
-
-    Raises:
-        TickgraphError: there is no such device, or not on this machine.
-    """
-    if requested == "auto":
-        return "cpu"
-    if requested == "cpu":
-        return requested
-    kind, _, index = requested.partition(":")
-    if kind != "cuda" or (index and not index.isdigit()):
-        hint = nearby(requested, DEVICES) or f"use one of {', '.join(DEVICES)}"
-        raise TickgraphError(f"device {requested!r} is unknown; {hint}")
-    if not torch.cuda.is_available():
-        why = "torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable GPU"
-        raise TickgraphError(f"device {requested!r} cannot be had: {why}; use --device cpu, or see `tickgraph doctor`")
-    if int(index or 0) >= torch.cuda.device_count():
-        raise TickgraphError(f"device {requested!r} cannot be had: this machine has {torch.cuda.device_count()} GPUs")
-    return requested
+def set_precision(matmul: str) -> dict[str, Any]:
+    """Set what torch leaves to the process: how float32 matrix products may be rounded; returns it for the manifest."""
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    # The compiler advises TF32 where the GPU has it; whether to use it is decided here.
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
+    return {
+        "float32_matmul": torch.get_float32_matmul_precision(),
+        "bfloat16_reduced_reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+    }
 
 
 @dataclass
@@ -63,6 +58,11 @@ class Ending:
     env_steps: int = 0
     wall_s: float = 0.0
     tail_env_steps_per_sec: float | None = None
+    overflow: dict[str, int] = field(default_factory=dict)
+    """Capacities of the simulation that were exceeded, with how often."""
+    startup_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of the phases before training ran steadily; first_tick_s and wall_command_s count from the command's
+    beginning to the end of the first tick, and until the trained policy was saved."""
     status: str = "interrupted"
     reason: str | None = None
     begun: bool = False
@@ -79,6 +79,8 @@ class Ending:
             "env_steps": self.env_steps,
             "wall_s": self.wall_s,
             "tail_env_steps_per_sec": self.tail_env_steps_per_sec,
+            "overflow": self.overflow,
+            "startup_s": self.startup_s,
         }
 
 
@@ -116,53 +118,104 @@ class Trainer:
         run: where everything is written.
         interrupts: tells when to stop early.
         ending: is kept up to date with where the run stands.
+        startup: times the phases before the first iteration, and says them.
 
     Raises:
         TickgraphError: the task's settings cannot be had on this machine.
     """
 
-    def __init__(self, task: Task, run: RunFolder, interrupts: Interrupts, ending: Ending) -> None:
+    def __init__(
+        self, task: Task, run: RunFolder, interrupts: Interrupts, ending: Ending, startup: StartUp | None = None
+    ) -> None:
         self._began = time.monotonic()
         self.task, self.run, self.ending = task, run, ending
         self._interrupts = interrupts
+        self.startup = startup or StartUp(tell)
         train = task.train
-        self.device = resolve_device(train.device)
+        platform = resolve_platform(train.device, train.backend)
+        self.device, self.backend = platform.device, platform.backend
+        self._on_cuda = torch.device(self.device).type == "cuda"
+        self._precision = set_precision(train.matmul_precision)
         self._update_threads = train.update_threads or manifest.processors()
         torch.set_num_threads(train.tick_threads)
-        self.env = Env(
-            task.env,
-            task.num_envs,
-            self.device,
-            train.backend,
-            train.execution,
-            seed=train.seed,
-            threads=train.physics_threads,
-        )
-        self.arena = Arena(self.env.device)
-        dims, actions = dict(self.env.observation_manager.dims), self.env.action_manager.total_dim
-        self.learner = FlashSac(train.algo, dims, actions, task.num_envs, self.arena, train.seed, total_updates=1)
-        self.ring = Ring(
-            self.arena,
-            train.replay_slots,
-            task.num_envs,
-            dims,
-            actions,
-            train.algo.n_step,
-            train.algo.gamma,
-            train.algo.discount,
-            normalizer=self.learner.normalizer,
-        )
-        self.explorer = Explorer(self.learner, task.num_envs, train.seed)
-        resolution = resolve_execution(train.execution, self.env.device)
-        self.cycle = UpdateCycle(self.learner, self.ring, train.updates_per_iteration, resolution)
-        self.arena.seal()
-        self.env.attach(self.explorer, self.ring)
+        # On the CPU this takes a second or two, and is not worth a line.
+        with self.startup.phase("building", "building the worlds" if self._on_cuda else None):
+            self.env = Env(
+                *(task.env, task.num_envs, self.device, self.backend, train.execution),
+                seed=train.seed,
+                threads=train.physics_threads,
+            )
+            self._build()
         self.schedule = Schedule(train, self.ring.min_ticks)
         self.learner.set_horizon(self.schedule.total_updates)
         self._versions = manifest.versions()
         self._spent_before = 0.0
-        self._recent: deque[tuple[float, int]] = deque(maxlen=TAIL + 1)
+        self._recent: deque[float] = deque(maxlen=TAIL + 1)
+        self._steady_from = 1
         self._seen_checks: set[str] = set()
+        self._wall_at_row = 0.0
+        self._capacities = list(self.env.sim.overflow())
+        self._readout = Readout(
+            self.env.device,
+            {
+                "episodes": self.env.stats.packed,
+                "learner": self.cycle.metrics.packed,
+                "checks": self.env.verdicts.packed,
+                "overflow": self.env.sim.overflow_counts,
+            },
+        )
+
+    def _build(self) -> None:
+        """Build the learner, the replay and the iteration around the worlds."""
+        task, train, env = self.task, self.task.train, self.env
+        self.arena = Arena(env.device)
+        dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
+        execution = resolve_execution(train.execution, env.device)
+        self.overlap = self._may_overlap(execution.enabled)
+        with memory_for(f"the learner and a replay of {train.replay_slots} slots"):
+            self.learner = FlashSac(train.algo, dims, actions, task.num_envs, self.arena, train.seed, total_updates=1)
+            self.ring = Ring(
+                *(self.arena, train.replay_slots, task.num_envs, dims, actions),
+                *(train.algo.n_step, train.algo.gamma, train.algo.discount),
+                ahead=train.ticks_per_iteration if self.overlap else 0,
+                normalizer=self.learner.normalizer,
+            )
+            self.explorer = Explorer(self.learner, task.num_envs, train.seed)
+            self.cycle = UpdateCycle(self.learner, self.ring, train.updates_per_iteration, execution)
+        self.arena.seal()
+        env.attach(self.explorer, self.ring)
+        self.iteration = Iteration(
+            *(env, self.learner, self.ring, self.cycle, train.ticks_per_iteration, self.overlap, execution),
+            threads=(train.tick_threads, self._update_threads),
+        )
+
+    def _may_overlap(self, updates: str) -> bool:
+        """Return whether updates run beside ticks, which takes graphs of both.
+
+        Raises:
+            TickgraphError: it was asked for, and cannot be had.
+        """
+        modes = {"ticks": self.env.resolution.enabled, "updates": updates}
+        lacking = [f"{name} run as {mode!r}" for name, mode in modes.items() if mode != "graph"]
+        wanted = self.task.train.overlap
+        if wanted and lacking:
+            kind = ILLEGAL if self._on_cuda else BACKEND_CANNOT
+            raise TickgraphError(
+                f"overlap cannot be had: {kind}: it takes CUDA graphs, and on {self.device} {' and '.join(lacking)}; "
+                "leave --overlap out"
+            )
+        return not lacking if wanted is None else wanted
+
+    def prepare(self) -> None:
+        """Compile what the iterations run, before the state of a run is made or restored."""
+        modes = {str(report["enabled"]) for report in self.cycle.report().values()}
+        text = None
+        if self._on_cuda:
+            text = "loading the physics' kernels, compiling ticks and updates"
+        elif "compile" in modes:
+            text = "compiling the updates"
+        with self.startup.phase("compiling", text):
+            self.iteration.rehearse()
 
     # Checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -204,14 +257,15 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of everything that the next iteration reads."""
         train = self.task.train
-        self.learner.publish_policy()  # as the next iteration would begin; so the snapshot need not be saved twice
+        self._settle()  # so the policy that acts next is the policy, and need not be saved twice
+        replay = train.checkpoint_replay and self.ending.iteration > 0  # at first there is nothing in it
         learn = {name: value for name, value in self.arena.snapshot().items() if not name.startswith(PENDING)}
-        if not train.checkpoint_replay:
+        if not replay:
             learn = {name: value for name, value in learn.items() if not name.startswith("ring/")}
         extra = {
             "env_steps": self.ending.env_steps,
             "wall_s": self.wall_s(),
-            "replay": train.checkpoint_replay,
+            "replay": replay,
             "versions": self._versions,
         }
         state = {"env": self.env.state_dict(), "learn": learn}
@@ -219,8 +273,15 @@ class Trainer:
 
     def policy(self) -> dict[str, Tensor]:
         """Return the policy's tensors by name, for evaluation."""
-        self.learner.publish_policy()
+        self._settle()
         return {name: value for name, value in self.arena.snapshot().items() if name.startswith(POLICY)}
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """Wait for the device, and let the newest policy act, as the next iteration would."""
+        self.iteration.drain()
+        self.learner.publish_policy()
+        self.iteration.drain()
 
     # The loop ------------------------------------------------------------------------------------------------------
 
@@ -240,30 +301,27 @@ class Trainer:
         """
         train, ending = self.task.train, self.ending
         last = train.iterations if stop_after is None else min(train.iterations, stop_after)
-        if ending.iteration < last:
-            self._compile_updates()
-        row_began, row_steps = time.monotonic(), ending.env_steps
-        saved_at, compiled = ending.iteration, False
+        self._log, self._panel = log, panel
+        self._wall_at_row, self._steps_at_row = self.wall_s(), ending.env_steps
+        self._readout.start()
+        saved_at, steady = ending.iteration, False
         while ending.iteration < last and not self._interrupts.requested and not self._out_of_time():
             ending.iteration += 1
-            self._iterate(ending.iteration)
+            self._iterate(ending.iteration, steady)
             ending.env_steps += train.ticks_per_iteration * self.task.num_envs
-            now = time.monotonic()
-            if not compiled:
-                # Only now is everything compiled: waiting for the end of an iteration is short, and speeds are true.
-                compiled = True
-                self._interrupts.defer()
-                row_began, row_steps = now, ending.env_steps
-            self._recent.append((now, ending.env_steps))
+            if not steady:
+                steady = self._become_steady()
+            self._recent.append(time.monotonic())
             ending.wall_s = self.wall_s()
             if ending.iteration % train.log_interval == 0 or ending.iteration == train.iterations:
-                speed = (ending.env_steps - row_steps) / (now - row_began) if now > row_began else None
-                self._write_row(log, panel, speed)
-                row_began, row_steps = now, ending.env_steps
+                self._take_row()
+            self._write_rows()
             if ending.iteration % train.checkpoint_interval == 0:
+                self._write_rows(drain=True)
                 log.sync()
                 self.save()
                 saved_at = ending.iteration
+        self._write_rows(drain=True)
         ending.wall_s = self.wall_s()
         ending.tail_env_steps_per_sec = self._tail_speed()
         self._name_ending(last)
@@ -271,53 +329,88 @@ class Trainer:
             log.sync()
             self.save()
 
-    def _iterate(self, iteration: int) -> None:
-        learns = self.schedule.learns(iteration)
+    def _iterate(self, iteration: int, steady: bool) -> None:
         if iteration == self.schedule.warmup + 1:
-            self.explorer.set_warmup(False)
-        torch.set_num_threads(self.task.train.tick_threads)
-        self.learner.publish_policy()
-        for _ in range(self.task.train.ticks_per_iteration):
-            self.env.tick()
-        self.ring.publish()
-        if learns:
-            torch.set_num_threads(self._update_threads)
-            self.cycle()
+            with self.iteration.between():
+                self.explorer.set_warmup(False)
+        if steady:
+            self.iteration.run(self.schedule.learns(iteration))
+            return
+        graph = self.env.resolution.enabled == "graph"
+        phase, text = ("ticks", None) if self.iteration.count == 0 else ("capturing", None)
+        if graph and self.iteration.count == 0:
+            text = "the first ticks"
+        with self.startup.phase(phase, text):
+            self.iteration.run(self.schedule.learns(iteration))
+            self.iteration.drain()
 
-    @torch.no_grad()
-    def _compile_updates(self) -> None:
-        """Run one cycle and put every tensor back, so that no compilation comes in the middle of the run."""
-        before = {name: value for name, value in self.arena.snapshot().items() if not name.startswith("ring/")}
-        torch.set_num_threads(self._update_threads)
-        self.learner.updates.zero_()  # the first update of a run has every part in it
-        self.cycle()
-        for name, value in before.items():
-            self.arena[name].copy_(value)
+    def _become_steady(self) -> bool:
+        """Return whether everything is compiled and captured now; from then on speeds are true."""
+        self.startup.reached("first_tick_s")
+        if not self.iteration.captured:
+            return False
+        # An iteration is short from here on, so that a signal can wait for its end.
+        self._interrupts.defer()
+        self._write_rows(drain=True)
+        self._steady_from = self.iteration.count
+        with self.iteration.between():
+            self._readout.start()
+        self._wall_at_row = self.wall_s()
+        self._steps_at_row = self.ending.env_steps
+        return True
 
-    def _write_row(self, log: MetricsLog, panel: Panel, speed: float | None) -> None:
-        ending = self.ending
+    # The log -------------------------------------------------------------------------------------------------------
+
+    def _take_row(self) -> None:
+        """Have the device's figures read behind this iteration, and begin the next interval."""
+        with torch.no_grad(), self.iteration.between():
+            self._readout.take(self.iteration.count, (self.ending.iteration, self.ending.env_steps))
+            self.env.stats.clear()
+            self.cycle.metrics.clear()
+
+    def _write_rows(self, drain: bool = False) -> None:
+        """Write the rows that have arrived: on a GPU some iterations late, or all of them after waiting for it."""
+        if drain:
+            self.iteration.drain()
+        for reading in self._readout.ready(self.iteration.over, drained=drain):
+            self._write_row(reading)
+
+    def _write_row(self, reading: Reading) -> None:
+        iteration, env_steps = reading.tag
+        self._wall_at_row += reading.seconds
+        steps = env_steps - self._steps_at_row  # none where speeds are true only from this iteration on
+        speed = steps / reading.seconds if steps and reading.seconds > 0 else None
+        self._steps_at_row = env_steps
+        values = reading.values
+        checks = self.env.verdicts.failed(values["checks"])
+        overflow = {name: int(count) for name, count in zip(self._capacities, values["overflow"], strict=True)}
         row: dict[str, Any] = {
-            "iteration": ending.iteration,
-            "env_steps": ending.env_steps,
-            "time": time.time(),
-            "wall_s": ending.wall_s,
+            "iteration": iteration,
+            "env_steps": env_steps,
+            "time": time.time() - max(0.0, self.wall_s() - self._wall_at_row),
+            "wall_s": self._wall_at_row,
             "env_steps_per_s": speed,
-            **self.env.stats.drain(),
-            **{_RENAMED.get(key, key): value for key, value in self.cycle.metrics.drain().items()},
+            **self.env.stats.figures(values["episodes"]),
+            **{_RENAMED.get(key, key): value for key, value in self.cycle.metrics.figures(values["learner"]).items()},
+            **{f"check/{check['name']}": check["count"] for check in checks},
+            **{f"overflow/{name}": count for name, count in overflow.items()},
         }
-        checks = self.env.verdicts.poll()
-        row |= {f"check/{check['name']}": check["count"] for check in checks}
-        overflow = self.env.sim.overflow()
-        row |= {f"overflow/{name}": count for name, count in overflow.items()}
-        log.write(row)
-        for name, text in (
-            *((str(check["name"]), f"{check['count']} worlds so far: {check['why']}") for check in checks),
-            *((name, f"the simulation exceeded {name} {count} times") for name, count in overflow.items() if count),
-        ):
-            if name not in self._seen_checks:
-                self._seen_checks.add(name)
-                warn(f"iteration {ending.iteration}: {name}: {text} (counted in metrics.jsonl from here on)")
-        panel.update(row, Progress(ending.iteration, self.task.train.iterations, ending.wall_s, self._left_s()))
+        self._log.write(row)
+        self.ending.overflow = {name: count for name, count in overflow.items() if count}
+        for check in checks:
+            self._warn_once(iteration, str(check["name"]), f"{check['count']} worlds so far: {check['why']}")
+        if new := [name for name in self.ending.overflow if name not in self._seen_checks]:
+            # Asks the device, which is worth it: this comes once a capacity.
+            advice = {line.partition(":")[0]: line.partition(": ")[2] for line in self.env.sim.overflow_advice()}
+            for name in new:
+                text = f"the simulation exceeded {name} {overflow[name]} times"
+                self._warn_once(iteration, name, advice.get(name, text))
+        self._panel.update(row, Progress(iteration, self.task.train.iterations, self._wall_at_row, self._left_s()))
+
+    def _warn_once(self, iteration: int, name: str, text: str) -> None:
+        if name not in self._seen_checks:
+            self._seen_checks.add(name)
+            warn(f"iteration {iteration}: {name}: {text} (counted in metrics.jsonl from here on)")
 
     # Time ----------------------------------------------------------------------------------------------------------
 
@@ -326,22 +419,25 @@ class Trainer:
         return budget is not None and self.wall_s() >= budget
 
     def _left_s(self) -> float | None:
-        if not self._recent:
-            return None
-        (first, _), (last, _) = self._recent[0], self._recent[-1]
-        steps = len(self._recent) - 1
-        left = (self.task.train.iterations - self.ending.iteration) * (last - first) / steps if steps else None
+        steps, left = len(self._recent) - 1, None
+        if steps > 0:
+            rest = self.task.train.iterations - self.ending.iteration
+            left = rest * (self._recent[-1] - self._recent[0]) / steps
         budget = self.task.train.time_budget_s
-        if budget is not None:
-            rest = max(0.0, budget - self.ending.wall_s)
-            left = rest if left is None else min(left, rest)
+        if budget is not None and self._recent:
+            rest_of_budget = max(0.0, budget - self.ending.wall_s)
+            left = rest_of_budget if left is None else min(left, rest_of_budget)
         return left
 
     def _tail_speed(self) -> float | None:
-        if not self._recent:
+        """Return env steps/s of the last iterations, by the times at which they were over, on a GPU its own."""
+        last = self.iteration.count
+        first = max(last - TAIL, self._steady_from)
+        if first >= last:
             return None
-        (first, start), (last, end) = self._recent[0], self._recent[-1]
-        return (end - start) / (last - first) if last > first else None
+        seconds = self.iteration.seconds(first, last)
+        steps = (last - first) * self.task.train.ticks_per_iteration * self.task.num_envs
+        return steps / seconds if seconds > 0 else None
 
     def _name_ending(self, last: int) -> None:
         train, ending = self.task.train, self.ending
@@ -365,23 +461,32 @@ class Trainer:
             "reference": task.reference,
             "num_envs": task.num_envs,
             "device": self.device,
-            "backend": train.backend,
+            "device_name": manifest.device_name(self.env.device),
+            "driver": manifest.driver_version() if self._on_cuda else None,
+            "precision": self._precision,
+            "backend": self.backend,
             "execution": train.execution,
             "seeds": {"train": train.seed, "evaluation": evaluation_seed(train.seed)},
             "ticks_per_iteration": train.ticks_per_iteration,
             "updates_per_iteration": train.updates_per_iteration,
             "total_updates": self.schedule.total_updates,
-            "policy_lag": 0,
-            "overlap": False,
+            "policy_lag": int(self.overlap),
+            "overlap": self.overlap,
             "threads": {
                 "physics": train.physics_threads or manifest.processors(),
                 "tick": train.tick_threads,
                 "update": self._update_threads,
             },
-            "exact_resume": "exact_resume" in self.env.sim.capabilities and train.checkpoint_replay,
+            "exact_resume": self._exact_resume(),
             "simulation": self.env.sim.diagnostics(),
-            "programs": {**self.env.execution_report(), **self.cycle.report()},
+            "programs": {**self.iteration.report(), **self.env.execution_report(), **self.cycle.report()},
         }
+
+    def _exact_resume(self) -> bool | str:
+        """Return True where a resumed run repeats every bit, False, or what keeps it from that."""
+        if not self.task.train.checkpoint_replay:
+            return False
+        return True if "exact_resume" in self.env.sim.capabilities else "up to the physics engine"
 
     def close(self) -> None:
         """Give the physics' threads and memory back."""

@@ -19,14 +19,15 @@ from tickgraph.sim.scene import SceneCfg
 
 
 @torch.no_grad()
-def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None, device: str = "cpu") -> Path:
+def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) -> Path:
     """Play world 0 of an evaluation and write it as an mp4; returns the file.
+
+    The policy is played on the task's device and backend; the pictures are always drawn by MuJoCo on the CPU.
 
     Args:
         task: its `video` says how long, how large and how many pictures a second.
         path: the file; its folder is made.
         policy: tensors by arena name ("policy/..."), or None for an untrained policy.
-        device: where the policy is played.
 
     Raises:
         TickgraphError: nothing can be drawn here (`RenderingUnavailable` says why), or the file cannot be written.
@@ -36,7 +37,7 @@ def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None, de
     if path.suffix.lower() != ".mp4":
         raise TickgraphError(f"the video is to be written to {str(path)!r}; give a name that ends in .mp4")
     cfg = task.video
-    player = Player(task, 1, policy, device)
+    player = Player(task, 1, policy)
     env = player.env
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:

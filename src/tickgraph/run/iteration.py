@@ -1,0 +1,397 @@
+"""One training iteration: ticks on one stream beside the updates on another, changing hands only in between.
+
+Iteration i is a head, K ticks and U updates. The head lets the newest policy act and, with overlap, shows the learner
+what was written so far. So with overlap update i samples what was written before the ticks of iteration i, and these
+act with the policy of update i - 1, as they do without; but what they see reaches the learner one iteration later
+(`policy_lag` 1). The result does not depend on timing. Without overlap the ticks come first and are shown before the
+update begins.
+
+On a GPU ticks with their head are one CUDA graph and the updates another. Elsewhere the same functions are called in
+turn, in the same order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.graph import Graph
+from tickgraph.core.program import Resolution, resolve_execution
+from tickgraph.env.env import Env
+from tickgraph.learn.flashsac import FlashSac
+from tickgraph.learn.replay import Ring
+from tickgraph.learn.update import UpdateCycle
+
+AHEAD = 4  # iterations that the host may have enqueued beyond the newest one that is known to be over
+REMEMBERED = 128  # iterations whose end can be asked for
+
+
+class Iteration:
+    """Runs iterations, and plays given actions.
+
+    Args:
+        env: whose ticks are played, with the explorer and the ring attached; for `play` alone without a policy.
+        learner, ring, cycle: None where nothing is learned and only `play` is used.
+        ticks: K, ticks in an iteration.
+        overlap: updates run beside the ticks of the same iteration. Where there are no streams they come in turn, with
+            the same result. The ring must have been built with `ahead` of at least `ticks`.
+        execution: how the updates run; by default as the ticks do.
+        streams: CUDA streams of ticks and updates; by default two of its own.
+        threads: torch's threads during ticks and updates, on a CPU; by default as they are.
+
+    Raises:
+        TickgraphError: the parts do not fit together.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        learner: FlashSac | None = None,
+        ring: Ring | None = None,
+        cycle: UpdateCycle | None = None,
+        ticks: int = 1,
+        overlap: bool = False,
+        execution: Resolution | None = None,
+        streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None,
+        threads: tuple[int, int] | None = None,
+    ) -> None:
+        if ticks < 1:
+            raise TickgraphError(f"ticks is {ticks}; an iteration has at least one")
+        if overlap and ring is not None and ring.ahead < ticks:
+            raise TickgraphError(
+                f"updates that overlap {ticks} ticks need a ring with ahead={ticks}, this one has {ring.ahead}"
+            )
+        self.env, self.learner, self.ring, self.cycle = env, learner, ring, cycle
+        self.ticks, self.overlap = ticks, overlap
+        self.count = 0
+        """Iterations that were enqueued."""
+        self.over = 0
+        """Iterations that are known to be over; on a GPU at most `AHEAD` fewer than were enqueued."""
+        self._threads = threads
+        device, resolution = env.device, env.resolution
+        self._on_cuda = device.type == "cuda"
+        self.actions: Tensor | None = None
+        self.dones: Tensor | None = None
+        self._ends: list[float] = [0.0] * REMEMBERED
+        if self._on_cuda:
+            # The head's event lies inside the ticks' graph, and the updates wait for it from outside.
+            self._head = torch.cuda.Event(external=True)
+            self._collected, self._updated = torch.cuda.Event(), torch.cuda.Event()
+            # Blocking, so that a host that waits leaves its core to others.
+            self._events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(REMEMBERED)]
+            self._streams = streams or (torch.cuda.Stream(device), torch.cuda.Stream(device))
+            for event in (self._collected, self._updated, *self._events):
+                event.record(self._streams[0])  # made here, and not one by one in the first iterations
+            self._apart = overlap and not events_leave_graphs(device)
+        else:
+            self._streams, self._apart = None, False
+        stream_a, stream_b = self._streams or (None, None)
+        scopes, watch = (env.sim.capture_scope,), self._pointers
+        self.collect_graph = Graph("collect", self._collect, resolution, stream=stream_a, scopes=scopes, watch=watch)
+        self.head_graph = Graph("head", self._begin, resolution, stream=stream_a, watch=watch) if self._apart else None
+        self.update_graphs: dict[int, Graph] = {}
+        self._phase: int | None = None
+        if cycle is not None:
+            execution = execution or resolve_execution(resolution.requested, device)
+            self.update_graphs = {
+                phase: Graph(name, partial(cycle.run, phase), execution, stream=stream_b, watch=watch)
+                for phase, name in ((p, "update" if len(cycle.phases) == 1 else f"update/{p}") for p in cycle.phases)
+            }
+        self._play_graph: Graph | None = None
+
+    # Running -----------------------------------------------------------------------------------------------------
+
+    def run(self, learns: bool = True) -> None:
+        """Enqueue one iteration; on a GPU it returns before the iteration is over, at most `AHEAD` ahead."""
+        self._wait_until_over(self.count - AHEAD)
+        self.collect()
+        if learns:
+            self.update()
+        self.count += 1
+        self._mark_end()
+
+    def collect(self) -> None:
+        """Enqueue head and ticks."""
+        if self._streams is None:
+            self._set_threads(0)
+            self.collect_graph()
+            return
+        stream = self._streams[0]
+        with torch.cuda.stream(stream):
+            if self.head_graph is not None:
+                self.head_graph()
+                self._head.record(stream)
+            self.collect_graph()
+            if not self.overlap:
+                self._collected.record(stream)
+
+    def update(self) -> None:
+        """Enqueue the updates: behind the head with overlap, else behind the ticks; the next ticks come after them."""
+        graph = self._next_update()
+        if self._streams is None:
+            self._set_threads(1)
+            graph()
+            return
+        stream_a, stream_b = self._streams
+        stream_b.wait_event(self._head if self.overlap else self._collected)
+        with torch.cuda.stream(stream_b):
+            graph()
+            self._updated.record(stream_b)
+        stream_a.wait_event(self._updated)
+
+    def play(self, actions: Tensor) -> Tensor:
+        """Play given actions instead of a policy's, as one graph of all ticks.
+
+        Args:
+            actions: (K, N, A) float32, taken over before this returns to the caller's stream.
+
+        Returns:
+            (K, N) bool, the worlds whose episode ended in each tick; written again by the next call. The caller's
+            stream waits for it, the host does not: `played()` says when it is over.
+
+        Raises:
+            TickgraphError: the shape is another, or a policy is attached and acts by itself.
+        """
+        env, shape = self.env, (self.ticks, *self.env.action.shape)
+        if env.policy is not None:
+            raise TickgraphError("a policy is attached and acts by itself: attach(policy=None, ring=ring) first")
+        if tuple(actions.shape) != shape:
+            raise TickgraphError(f"actions have shape {tuple(actions.shape)}, expected {shape}: ticks, worlds, action")
+        if self.actions is None or self.dones is None or self._play_graph is None:
+            self.actions = torch.zeros(shape, device=env.device)
+            self.dones = torch.zeros(shape[:2], dtype=torch.bool, device=env.device)
+            stream = self._streams[0] if self._streams else None
+            scopes = (env.sim.capture_scope,)
+            self._play_graph = Graph(
+                "play", self._play, env.resolution, stream=stream, scopes=scopes, watch=self._pointers
+            )
+        self._wait_until_over(self.count - AHEAD)
+        if self._streams is None:
+            self._set_threads(0)
+            self.actions.copy_(actions)
+            self._play_graph()
+        else:
+            stream, outer = self._streams[0], torch.cuda.current_stream(env.device)
+            stream.wait_stream(outer)
+            with torch.cuda.stream(stream):
+                self.actions.copy_(actions)
+                self._play_graph()
+                self._collected.record(stream)
+            outer.wait_event(self._collected)
+        self.count += 1
+        self._mark_end()
+        return self.dones
+
+    def played(self) -> bool:
+        """Return whether the newest iteration is over, without waiting for it."""
+        return not self._on_cuda or self._events[(self.count - 1) % REMEMBERED].query()
+
+    @contextmanager
+    def between(self) -> Iterator[None]:
+        """What is enqueued inside falls between the newest iteration and the next one."""
+        if self._streams is None:
+            yield
+            return
+        with torch.cuda.stream(self._streams[0]):
+            yield
+
+    def drain(self) -> None:
+        """Wait until everything is over."""
+        if self._on_cuda:
+            torch.cuda.synchronize(self.env.device)
+        self.over = self.count
+        self._phase = None  # whoever waited may write the learner's counters
+
+    def seconds(self, first: int, last: int) -> float:
+        """Return the seconds between the ends of two iterations, by their numbers from 1, both among the newest.
+
+        On a GPU these are the device's times of completion, not the host's, which runs ahead.
+        """
+        assert max(1, self.count - REMEMBERED + 1) <= first <= last <= self.over
+        if self._on_cuda:
+            return self._events[(first - 1) % REMEMBERED].elapsed_time(self._events[(last - 1) % REMEMBERED]) * 1e-3
+        return self._ends[(last - 1) % REMEMBERED] - self._ends[(first - 1) % REMEMBERED]
+
+    def rehearse(self) -> None:
+        """Compile and capture the updates, and on a GPU load the physics and compile the ticks meanwhile.
+
+        Called before a run begins or is restored: the ring must be empty. Everything is put back as it was, so that
+        none of it comes in the middle of a run. The ticks' own graph is not captured: its first runs are the first
+        iterations of the run.
+        """
+        if self.learner is None or not self.update_graphs:
+            return
+        arena = self.learner.arena
+        with torch.no_grad():
+            before = {name: value for name, value in arena.snapshot().items() if not name.startswith("ring/")}
+            self.learner.updates.zero_()  # the first update of a run has every part in it
+        self.drain()
+        self._set_threads(1)
+        if self._streams is None:
+            self.update_graphs[0]()
+        else:
+            self._rehearse_on(*self._streams)
+        self.drain()
+        with torch.no_grad():
+            for name, value in before.items():
+                arena[name].copy_(value)
+        self.drain()
+
+    def _rehearse_on(self, stream_a: torch.cuda.Stream, stream_b: torch.cuda.Stream) -> None:
+        env, failures = self.env, []
+        worlds = env.state_dict()
+        self.drain()
+
+        def load_physics() -> None:
+            """Play one step: the physics' kernels are built by compilers of their own, which leave Python alone."""
+            try:
+                with torch.cuda.device(env.device), torch.cuda.stream(stream_a):
+                    env.sim.advance_and_refresh(1)
+                    env.sim.write_state(env.all_worlds, env.all_worlds)
+                    env.sim.refresh(env.all_worlds)
+            except BaseException as error:
+                failures.append(error)
+
+        physics = threading.Thread(target=load_physics, name="load-physics", daemon=True)
+        physics.start()
+        with torch.cuda.stream(stream_b):
+            env.rehearse_programs()
+            for graph in self.update_graphs.values():
+                graph()
+        physics.join()
+        if failures:
+            raise failures[0]
+        self.drain()
+        env.load_state_dict(worlds)
+        if self.ring is not None:
+            self.ring.clear()
+            self.ring.overflowed.zero_()
+        self.drain()
+        for graph in self.update_graphs.values():
+            graph()
+            graph.prepare()
+
+    @property
+    def captured(self) -> bool:
+        """True once no call will warm up or capture any more."""
+        reports = [graph.report() for graph in (self.collect_graph, self.head_graph) if graph is not None]
+        return all(report["enabled"] != "graph" or report["captures"] for report in reports)
+
+    def report(self) -> dict[str, dict[str, object]]:
+        """Return what each graph was asked for and what it ran as; nothing where no graph was to be had."""
+        graphs = (self.head_graph, self.collect_graph, *self.update_graphs.values(), self._play_graph)
+        return {graph.name: graph.report() for graph in graphs if graph is not None and graph.in_use}
+
+    def _next_update(self) -> Graph:
+        assert self.cycle is not None, "built without an update cycle"
+        phases = self.cycle.phases
+        if len(phases) == 1:
+            return self.update_graphs[0]
+        if self._phase is None or not self._on_cuda:
+            self._phase = self.cycle.phase()
+        graph = self.update_graphs[self._phase]
+        self._phase = (self._phase + self.cycle.updates) % phases.stop
+        return graph
+
+    # The work ------------------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        if self.head_graph is None:
+            self._begin()
+        for _ in range(self.ticks):
+            self.env.tick_body()
+        if self.ring is not None and not self.overlap:
+            self._publish_ring()
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _begin(self) -> None:
+        """The head: what changes hands between two iterations."""
+        if self.learner is not None:
+            self.learner.publish_policy()
+        if self.ring is not None and self.overlap:
+            self.ring.publish()
+        if self._on_cuda and self.overlap and not self._apart:
+            self._head.record(torch.cuda.current_stream(self.env.device))
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _publish_ring(self) -> None:
+        assert self.ring is not None
+        self.ring.publish()
+
+    def _play(self) -> None:
+        assert self.actions is not None and self.dones is not None
+        with torch.no_grad():
+            for tick in range(self.ticks):
+                self.env.action.copy_(self.actions[tick])
+                self.env.tick_body()
+                self.dones[tick].copy_(self.env.done)
+
+    # Time ------------------------------------------------------------------------------------------------------------
+
+    def _mark_end(self) -> None:
+        slot = (self.count - 1) % REMEMBERED
+        if self._streams is not None:
+            self._events[slot].record(self._streams[0])  # which has been told to wait for the updates
+        else:
+            self._ends[slot] = time.monotonic()
+            self.over = self.count
+
+    def _wait_until_over(self, number: int) -> None:
+        """Wait for the end of an iteration by its number from 1: the host's only wait between two log points."""
+        if number > self.over:
+            self._events[(number - 1) % REMEMBERED].synchronize()
+            self.over = number
+
+    def _set_threads(self, part: int) -> None:
+        if self._threads is not None and not self._on_cuda:
+            torch.set_num_threads(self._threads[part])
+
+    def _pointers(self) -> dict[str, int]:
+        learned = self.learner.arena.pointers() if self.learner is not None else {}
+        return {**self.env.pointers(), **{f"learn/{name}": address for name, address in learned.items()}}
+
+
+def events_leave_graphs(device: torch.device) -> bool:
+    """Return whether another stream can wait for an event that a graph records in its middle.
+
+    Tried out on the device, in some milliseconds: CUDA documents it, and drivers have had faults here. Without it the
+    head is launched by itself.
+    """
+    first, second = torch.cuda.Stream(device), torch.cuda.Stream(device)
+    value, seen = torch.zeros(1, device=device), torch.zeros(1, device=device)
+    event = torch.cuda.Event(external=True)
+    graph = torch.cuda.CUDAGraph()
+    sleep = 2_000_000  # cycles, about a millisecond: a wait that does not hold reads the value of the launch before
+    torch.cuda.synchronize(device)
+    with torch.cuda.stream(first):
+        value.add_(1)
+        event.record(first)
+        torch.cuda._sleep(1)
+        torch.cuda.synchronize(device)
+        graph.capture_begin(capture_error_mode="thread_local")
+        torch.cuda._sleep(sleep)
+        value.add_(1)
+        event.record(first)
+        torch.cuda._sleep(sleep)
+        graph.capture_end()
+    for launch in range(3):
+        with torch.cuda.stream(first):
+            graph.replay()
+        with torch.cuda.stream(second):
+            second.wait_event(event)
+            seen.copy_(value)
+        second.synchronize()
+        if seen.item() != launch + 2:
+            torch.cuda.synchronize(device)
+            return False
+    torch.cuda.synchronize(device)
+    return True

@@ -1,0 +1,52 @@
+"""What happens before the first iteration counts: its phases, said while they last, and the seconds that each took."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class StartUp:
+    """Seconds of each phase, and of milestones since the command began.
+
+    Args:
+        say: takes a line as a phase begins.
+        began: when the command began, on the clock of `time.monotonic`; by default now.
+    """
+
+    def __init__(self, say: Callable[[str], object], began: float | None = None) -> None:
+        self.say = say
+        self.seconds: dict[str, float] = {}
+        self._began = time.monotonic() if began is None else began
+
+    @contextmanager
+    def phase(self, name: str, text: str | None = None) -> Iterator[None]:
+        """Time what is inside, as a part called `name`; `text` is said first, with the seconds so far."""
+        start = time.monotonic()
+        if text is not None:
+            self.say(f"[{start - self._began:5.1f} s] {text}")
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start
+
+    def reached(self, name: str) -> None:
+        """Note the seconds from the command's beginning to now, once."""
+        self.seconds.setdefault(name, time.monotonic() - self._began)
+
+
+def process_began() -> float:
+    """Return when this process was started, on the clock of `time.monotonic`: before Python and its imports.
+
+    Where the system does not tell, it is now.
+    """
+    now = time.monotonic()
+    try:
+        started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        age = float(Path("/proc/uptime").read_text().split()[0]) - started
+    except (OSError, ValueError, IndexError):
+        return now
+    return now - max(age, 0.0)
