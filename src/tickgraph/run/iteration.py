@@ -29,7 +29,7 @@ from tickgraph.learn.flashsac import FlashSac
 from tickgraph.learn.replay import Ring
 from tickgraph.learn.update import UpdateCycle
 
-AHEAD = 4  # iterations that the host may have enqueued beyond the newest one that is known to be over
+AHEAD = 4  # iterations that may be enqueued and not over: enqueueing i waits for the end of i - 4
 REMEMBERED = 128  # iterations whose end can be asked for
 
 
@@ -110,7 +110,7 @@ class Iteration:
 
     def run(self, learns: bool = True) -> None:
         """Enqueue one iteration; on a GPU it returns before the iteration is over, at most `AHEAD` ahead."""
-        self._wait_until_over(self.count - AHEAD)
+        self._wait_until_over(self.count + 1 - AHEAD)
         self.collect()
         if learns:
             self.update()
@@ -172,7 +172,7 @@ class Iteration:
             self._play_graph = Graph(
                 "play", self._play, env.resolution, stream=stream, scopes=scopes, watch=self._pointers
             )
-        self._wait_until_over(self.count - AHEAD)
+        self._wait_until_over(self.count + 1 - AHEAD)
         if self._streams is None:
             self._set_threads(0)
             self.actions.copy_(actions)
