@@ -19,7 +19,7 @@ from tickgraph.run.evaluate import evaluation_seed
 from tickgraph.run.folder import RunFolder
 
 TINY = (
-    "--num-envs 4 --execution eager --no-video --train.replay-slots 64 --train.learning-starts 5 "
+    "--device cpu --num-envs 4 --execution eager --no-video --train.replay-slots 64 --train.learning-starts 5 "
     "--train.log-interval 1 --train.checkpoint-interval 5 --train.algo.batch-size 16 --train.algo.actor-width 8 "
     "--train.algo.critic-width 8 --env.episode-length-s 0.2 --evaluation.episodes 2"
 ).split()
@@ -80,7 +80,12 @@ def test_a_run_leaves_everything_that_its_folder_promises() -> None:
     assert summary["tail_env_steps_per_sec"] > 0
     assert set(summary["evaluation"]) == {"trained", "untrained"}
     assert {"episodes", "survival", "return", "length", "upright_at_end"} <= set(summary["evaluation"]["trained"])
+    assert (facts["device"], facts["backend"]) == ("cpu", "mujoco")  # what auto was here
+    assert (facts["precision"]["float32_matmul"], facts["driver"]) == ("highest", None)
     assert facts["ticks_per_iteration"] == 1
+    startup = summary["startup_s"]
+    assert 0 < startup["building"] < startup["first_tick_s"] < startup["wall_command_s"]
+    assert summary["overflow"] == {}
     assert (facts["overlap"], facts["policy_lag"]) == (False, 0)
     assert facts["seeds"] == {"train": 0, "evaluation": evaluation_seed(0)}
     assert {report["enabled"] for report in facts["programs"].values()} == {"eager"}
@@ -159,14 +164,16 @@ def test_only_what_leaves_the_run_itself_alone_can_change_on_resume(capsys: pyte
         ("--device cuda", "cannot be had"),
         ("--execution compiled", "did you mean 'compile'"),
         ("--execution graph", "CUDA graphs need a CUDA device"),
+        ("--overlap", "overlap cannot be had: backend cannot: it takes CUDA graphs, and on cpu ticks run as 'eager'"),
+        ("--train.matmul-precision hgh", "did you mean 'high'"),
         ("--train.replay-slots 1", "holds no window"),
     ],
 )
 def test_what_this_machine_cannot_do_is_one_line_and_leaves_no_folder(
     words: str, reason: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if words == "--device cuda" and torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU, and can do more")
     assert cli.main(["train", TASK, *TINY, *words.split()]) == 2
     err = capsys.readouterr().err
     assert reason in err
@@ -179,6 +186,63 @@ def test_without_its_replay_a_run_collects_before_it_learns_again() -> None:
     assert not any("ring/" in name for name in state(run))
     resume(run)
     assert [row["loss/critic_loss"] is not None for row in rows(run)[10:]] == [False] * 5 + [True] * 5
+
+
+def test_a_start_has_no_replay_to_save_and_resumes_from_it_all_the_same() -> None:
+    whole = train("whole", "--iterations", "10")
+    start = train("start", "--iterations", "10", "--train.keep-checkpoints", "9")
+    for path in checkpoint.files(start)[1:]:
+        path.unlink()
+    found = checkpoint.load_newest(start, TASK)[0]
+    assert found is not None and found.iteration == 0
+    assert not any(name.startswith("ring/") for name in found.state["learn"])
+    start.summary.unlink()
+    resume(start)
+    assert equal(state(whole), state(start)) == []
+    assert rows(whole) == rows(start)
+
+
+def test_several_ticks_and_updates_an_iteration_by_their_short_names() -> None:
+    run = train("one", "--iterations", "8", "--ticks", "3", "--updates", "4", "--no-overlap")
+    facts = manifest.read_manifest(run)
+    assert (facts["ticks_per_iteration"], facts["updates_per_iteration"], facts["overlap"]) == (3, 4, False)
+    assert rows(run)[-1]["env_steps"] == 8 * 3 * 4
+
+
+def test_what_a_capacity_lacked_is_said_once_and_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tickgraph.sim.mujoco_cpu import MujocoBackend
+
+    advice = ["contacts: a world needed 9 and has 8; set scene.capacity.nconmax to 12"]
+    monkeypatch.setattr(MujocoBackend, "overflow", lambda self: {"contacts": 5, "constraints": 0})
+    monkeypatch.setattr(MujocoBackend, "overflow_advice", lambda self: advice)
+    run = train("one", "--iterations", "6")
+    warned = [line for line in capsys.readouterr().err.splitlines() if "contacts" in line]
+    assert len(warned) == 1 and "needed 9 and has 8; set scene.capacity.nconmax to 12" in warned[0]
+    assert [(row["overflow/contacts"], row["overflow/constraints"]) for row in rows(run)] == [(5, 0)] * 6
+    assert manifest.read_summary(run)["overflow"] == {"contacts": 5}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("words", ["", "--no-overlap --ticks 2 --updates 2"])
+def test_a_run_on_a_gpu_is_captured_stops_and_goes_on(words: str) -> None:
+    given = [word for word in TINY if word not in ("--device", "cpu", "--execution", "eager")]
+    command = ["train", TASK, "--run-name", "gpu", *given, *words.split(), "--iterations", "24"]
+    assert cli.main([*command, "--stop-after", "11"]) == 0
+    run = RunFolder(next(Path("runs").glob("*/gpu")))
+    facts = manifest.read_manifest(run)
+    assert (facts["device"], facts["overlap"], facts["policy_lag"]) == ("cuda", not words, int(not words))
+    assert facts["exact_resume"] == "up to the physics engine"
+    assert facts["programs"]["collect"]["captures"] == 1
+    assert all(row["enabled"] == "graph" for name, row in facts["programs"].items() if "/" not in name)
+    resume(run)
+    summary = manifest.read_summary(run)
+    assert (summary["status"], summary["iteration"]) == ("completed", 24)
+    assert [row["iteration"] for row in rows(run)] == list(range(1, 25))
+    assert summary["tail_env_steps_per_sec"] > 0
+    assert summary["evaluation"]["trained"]["episodes"] == 2
 
 
 def test_a_time_budget_ends_a_run_as_completed(capsys: pytest.CaptureFixture[str]) -> None:
