@@ -302,6 +302,7 @@ class Trainer:
         train, ending = self.task.train, self.ending
         last = train.iterations if stop_after is None else min(train.iterations, stop_after)
         self._log, self._panel = log, panel
+        self.iteration.drain()  # what was made or restored before is there for its streams
         self._wall_at_row, self._steps_at_row = self.wall_s(), ending.env_steps
         self._readout.start()
         saved_at, steady = ending.iteration, False
