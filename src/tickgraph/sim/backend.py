@@ -161,6 +161,14 @@ class Backend(ABC):
     def overflow(self) -> dict[str, int]:
         """Return how often, over all worlds since the build, a capacity was exceeded, by its name."""
 
+    def overflow_counts(self) -> Tensor:
+        """Return the counts of `overflow` in its order, (K,) int64 on the device, without waiting for it."""
+        return torch.tensor(list(self.overflow().values()), dtype=torch.int64, device=self.device)
+
+    def overflow_advice(self) -> list[str]:
+        """Return a line for each capacity that was exceeded: the limit, what was needed, and the option to raise."""
+        return []
+
     @abstractmethod
     def diagnostics(self) -> dict[str, Any]:
         """Return facts for a manifest or a bug report, as plain data."""
