@@ -121,7 +121,10 @@ class Rng:
         """Fill the table of reserved words again; needed only after `key` or `tick` were written by hand."""
         if self._table is not None:
             words = _philox(self._stream, self.tick & _WORD, self.row[:, None], self._block, self.key[0], self.key[1])
-            self._table.copy_(torch.stack(words, dim=-1).reshape(self._table.shape))
+            # One by one: a compiler would compute all four words of a stack again for each of them.
+            blocks = self._table.view(self.rows, -1, 4)
+            for i, word in enumerate(words):
+                blocks[:, :, i].copy_(word)
 
     def draws(self) -> dict[str, int]:
         """Return {path of the draw: lanes} of every draw made so far, the widest where one draw came in two widths."""

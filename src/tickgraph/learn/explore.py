@@ -33,7 +33,7 @@ class Explorer:
         self.rng = Rng(arena, num_envs, seed, first_row, "explorer/rng")
         self.draw = self.rng.stream("explorer")
         lanes = self.action_dim + self.action_dim % 2  # normals come in pairs
-        self.rng.reserve({"explorer/repeat": 1, "explorer/noise": lanes, "explorer/warmup": lanes})
+        self.rng.reserve({"explorer/repeat": 1, "explorer/noise": lanes})
         self.noise = arena.new("explorer/noise", (num_envs, self.action_dim), why="noise that is held")
         self.left = arena.new("explorer/left", (num_envs,), torch.int64, "steps that the noise still lasts")
         self.warmup = arena.new("explorer/warmup", (), torch.bool, "uniform actions instead of the policy's", fill=True)
@@ -51,6 +51,7 @@ class Explorer:
         """
         repeats = self.draw.choice("repeat", self.weights) + 1
         fresh = self.draw.normal("noise", self.action_dim)
+        random = self.draw.uniform("noise", self.action_dim, -1.0, 1.0)  # of the same words: one of the two is used
         renew = self.left <= 0
         if self.shared:
             repeats = repeats[:1].expand_as(repeats)
@@ -60,7 +61,7 @@ class Explorer:
         self.left.copy_(torch.where(renew, repeats, self.left) - 1)
         mean, log_std = self.policy(obs["actor"])
         chosen = torch.tanh(mean + torch.exp(log_std) * self.noise)
-        action.copy_(torch.where(self.warmup, self.draw.uniform("warmup", self.action_dim, -1.0, 1.0), chosen))
+        action.copy_(torch.where(self.warmup, random, chosen))
         self.rng.advance()
 
     def set_warmup(self, on: bool) -> None:
