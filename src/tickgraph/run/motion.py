@@ -1,0 +1,332 @@
+"""`tickgraph motion convert | info | play | synth`: motion files made, judged and filmed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.run.arguments import Command, Option, Parsed, parse, table, usage
+
+if TYPE_CHECKING:
+    from tickgraph.motion.clip import Clip, Tell
+    from tickgraph.motion.motion import Motion
+
+TARGET_FPS = 50.0  # the rate of our tasks' control steps
+FILM_FPS = 30
+FILM_SIZE = (640, 480)
+_FPS = Option("fps", "N", "frames per second of FILE (default: its own; 30 for a CSV that does not say)")
+_QUAT = Option("quat", "ORDER", "xyzw or wxyz: order of FILE's quaternions, where columns have no names")
+_JSON = Option("json", "FILE", "also write the result to FILE as JSON")
+_DEBUG = Option("debug", "", "show a traceback when something fails")
+_FORMATS = """\
+FILE is a CSV (root position, root quaternion x y z w, 29 joints; or with the columns' names in the first line), an npz
+with fps, joint_pos, joint_vel, body_pos_w, body_quat_w, body_lin_vel_w, body_ang_vel_w, or one with fps and qpos."""
+
+COMMANDS = {
+    command.name.partition(" ")[2]: command
+    for command in (
+        Command(
+            "motion convert",
+            "FILE OUT",
+            "make a motion file for training from what retargeting tools write",
+            f"Resample FILE, compute velocities and the G1's bodies, and write OUT, an npz.\n{_FORMATS}",
+            (_FPS, Option("to-fps", "N", "frames per second of OUT (default: 50)"), _QUAT, _DEBUG),
+        ),
+        Command(
+            "motion info",
+            "FILE",
+            "show a motion's length, ranges, foot contact and slide, jumps and limit violations",
+            f"Judge a motion. FILE may also be a clip's name: see `tickgraph motion --help`.\n{_FORMATS}",
+            (_FPS, _QUAT, _JSON, _DEBUG),
+        ),
+        Command(
+            "motion play",
+            "FILE",
+            "film a motion",
+            f"Draw the G1 in the poses of a motion, without physics, and write an mp4; needs no display.\n{_FORMATS}",
+            (Option("video", "OUT", "the mp4 to write"), _FPS, _QUAT, _DEBUG),
+        ),
+        Command(
+            "motion synth",
+            "FOLDER",
+            "make the clips that come with tickgraph anew",
+            "Write the clips of our own making into FOLDER: fps, qpos and joint_names, from which all else follows.",
+            (_DEBUG,),
+        ),
+    )
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one of the commands; returns the exit code.
+
+    Raises:
+        TickgraphError: one line that says what is wrong and where.
+    """
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    name, rest = words[0], list(words[1:])
+    command = COMMANDS.get(name)
+    if command is None:
+        hint = nearby(name, COMMANDS) or "see `tickgraph motion --help`"
+        raise TickgraphError(f"there is no command `tickgraph motion {name}`; {hint}")
+    places = _leading(rest)[: len(command.subject.split())]
+    parsed = parse(command, [*places[:1], *rest[len(places) :]])
+    if parsed.help:
+        print(usage(command))
+        return 0
+    if len(places) < len(command.subject.split()):
+        raise TickgraphError(
+            f"`tickgraph {command.name}` needs {command.subject}; see `tickgraph {command.name} --help`"
+        )
+    if name == "convert":
+        return _convert(parsed, Path(places[1]))
+    return {"info": _info, "play": _play, "synth": _synth}[name](parsed)
+
+
+def _leading(words: list[str]) -> list[str]:
+    """Return the words before the first option."""
+    first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    return words[:first]
+
+
+def _overview() -> str:
+    from tickgraph.motion import CLIP_NAMES
+
+    rows = [(command.name, command.subject, command.summary) for command in COMMANDS.values()]
+    clips = ", ".join(CLIP_NAMES)
+    return "\n".join(["usage: tickgraph motion COMMAND ...", "", *table(rows), "", f"clips that come along: {clips}"])
+
+
+def _convert(parsed: Parsed, target: Path) -> int:
+    import numpy as np
+
+    from tickgraph.motion.figures import figures
+    from tickgraph.run.files import write_atomically, write_error
+
+    if target.suffix.lower() != ".npz":
+        raise TickgraphError(f"the motion is to be written to {str(target)!r}; give a name that ends in .npz")
+    began = time.monotonic()
+    with _progress() as tell:
+        motion, source = _read(parsed, tell)
+        if target.exists() and target.samefile(source):
+            raise TickgraphError(f"{target} is the file to be converted; give another name")
+        if motion.frames < 2:
+            raise TickgraphError(f"{source} holds {motion.frames} frame; a motion needs at least 2")
+        clip = motion.clip(_number(parsed, "to-fps") or TARGET_FPS, tell)
+    if clip.frames < 2:
+        raise TickgraphError(f"{source} is shorter than two frames at {clip.fps:g} fps")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(target, error) from error
+    write_atomically(target, lambda file: np.savez(file, **clip.arrays()))
+    print(f"{source}: {motion.frames:,} frames at {motion.fps:g} fps")
+    size, wall = target.stat().st_size / 1e6, time.monotonic() - began
+    length = f"{clip.frames:,} frames at {clip.fps:g} fps, {clip.seconds:.2f} s"
+    print(f"{target}: {length}, {size:.1f} MB, made in {wall:.1f} s")
+    for note in [*motion.notes, *_findings(figures(clip, motion.skeleton))]:
+        print(f"note: {note}")
+    return 0
+
+
+def _info(parsed: Parsed) -> int:
+    from tickgraph.motion.figures import figures
+    from tickgraph.run.files import write_json
+    from tickgraph.run.manifest import result_header
+
+    motion, source = _read(parsed)
+    value = {"file": str(source), **figures(motion.clip(), motion.skeleton)}
+    value["notes"] = [*motion.notes, *_findings(value)]
+    if parsed.get("json") is not None:
+        write_json(Path(str(parsed.get("json"))), {**result_header(), **value})
+    print("\n".join(_lines(value)))
+    return 0
+
+
+def _play(parsed: Parsed) -> int:
+    if parsed.get("video") is None:
+        raise TickgraphError("`tickgraph motion play` needs --video OUT, the mp4 to write")
+    target = Path(str(parsed.get("video")))
+    if target.suffix.lower() != ".mp4":
+        raise TickgraphError(f"the video is to be written to {str(target)!r}; give a name that ends in .mp4")
+    motion, source = _read(parsed)
+    film(motion.clip(), target)
+    print(f"{target}: {source}")
+    return 0
+
+
+def film(clip: Clip, path: Path) -> None:
+    """Write an mp4 of the G1 in the poses of a clip.
+
+    Raises:
+        TickgraphError: nothing can be drawn here (`RenderingUnavailable` says why), or the file cannot be written.
+    """
+    import imageio_ffmpeg
+
+    from tickgraph.robots.g1 import g1_robot
+    from tickgraph.run.files import TEMPORARY, write_error
+    from tickgraph.sim.model import build_scene
+    from tickgraph.sim.render import Renderer
+    from tickgraph.sim.scene import SceneCfg
+
+    scene = build_scene(SceneCfg(entities={"robot": g1_robot()}))
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    qpos = clip.qpos.numpy()
+    try:
+        with Renderer(scene, *FILM_SIZE) as renderer, _progress() as tell:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            writer = imageio_ffmpeg.write_frames(
+                str(temporary), FILM_SIZE, fps=FILM_FPS, macro_block_size=1, ffmpeg_log_level="error"
+            )
+            writer.send(None)
+            pictures = int(clip.seconds * FILM_FPS) + 1
+            for picture in range(pictures):
+                frame = min(round(picture / FILM_FPS * clip.fps), clip.frames - 1)
+                writer.send(renderer.render(qpos[frame]))
+                tell("drawing", picture + 1, pictures)
+            writer.close()
+        temporary.replace(path)
+    except OSError as error:
+        raise write_error(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _synth(parsed: Parsed) -> int:
+    import numpy as np
+
+    from tickgraph.motion.synth import CLIPS, synthesize
+    from tickgraph.run.files import write_atomically, write_error
+
+    folder = Path(str(parsed.subject))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    for name in CLIPS:
+        clip = synthesize(name)
+        arrays = clip.short_arrays()
+        path = folder / f"{name}.npz"
+        write_atomically(path, lambda file, arrays=arrays: np.savez_compressed(file, **arrays))
+        print(f"{path}: {clip.seconds:.1f} s")
+    return 0
+
+
+def _read(parsed: Parsed, tell: Tell | None = None) -> tuple[Motion, Path]:
+    """Return the motion that the command names, and its file."""
+    from tickgraph.motion.load import find, read_motion
+
+    files = find(str(parsed.subject))
+    if len(files) > 1 or Path(str(parsed.subject)).is_dir():
+        raise TickgraphError(f"{parsed.subject} is a folder; name one of its {len(files)} files")
+    order = parsed.get("quat")
+    if order not in (None, "xyzw", "wxyz"):
+        raise TickgraphError(f"--quat is {order!r}, expected xyzw or wxyz")
+    return read_motion(files[0], fps=_number(parsed, "fps"), order=order, tell=tell), files[0]
+
+
+def _number(parsed: Parsed, name: str) -> float | None:
+    text = parsed.get(name)
+    if text is None:
+        return None
+    from tickgraph.motion.motion import checked_fps
+
+    try:
+        value = float(text)
+    except ValueError:
+        raise TickgraphError(f"--{name} is {text!r}, expected a number") from None
+    return checked_fps(value, f"--{name}")
+
+
+def _findings(value: dict[str, Any]) -> list[str]:
+    """Return what a person should know of a motion before training on it."""
+    found = []
+    if value["frames"] < 2:
+        found.append("a single frame: all velocities are 0, and it cannot be trained on")
+    if value["jump_count"]:
+        first = value["jumps"][0]
+        speed = f"{first['what']} at {first['speed']:.0f} {first['unit']}"
+        found.append(
+            f"{value['jump_count']} jumps, the first in frame {first['frame']} ({first['seconds']:.2f} s): {speed}"
+        )
+    outside = [joint for joint in value["joints"] if joint["frames_outside"]]
+    if outside:
+        worst = max(outside, key=lambda joint: joint["worst_excess"])
+        found.append(
+            f"{len(outside)} joint{'' if len(outside) == 1 else 's'} beyond the limits, {worst['joint']} by up to "
+            f"{worst['worst_excess']:.2f} rad in {worst['frames_outside']} frames"
+        )
+    if value["lowest_sole"] < -0.02:
+        found.append(f"a foot sinks {-value['lowest_sole']:.3f} m into the ground")
+    if value["lowest_sole"] > 0.02:
+        found.append(f"no foot comes closer to the ground than {value['lowest_sole']:.3f} m")
+    return found
+
+
+def _lines(value: dict[str, Any]) -> list[str]:
+    low, high = value["root_min"], value["root_max"]
+    extent = ", ".join(f"{axis} {a:.2f} to {b:.2f}" for axis, a, b in zip("xyz", low, high, strict=True))
+    rows = [
+        ("length", f"{value['frames']:,} frames at {value['fps']:g} fps, {value['seconds']:.2f} s"),
+        ("root", f"{extent} m, path {value['root_path']:.2f} m"),
+        ("root speed", f"at most {value['root_speed_max']:.2f} m/s and {value['root_turn_max']:.2f} rad/s"),
+        ("joint speed", f"at most {value['joint_speed_max']:.2f} rad/s"),
+        ("jumps", str(value["jump_count"])),
+        ("limits", f"{value['limit_violations']} of {len(value['joints'])} joints beyond them"),
+    ]
+    feet = [("foot", "contact", "times", "lowest m", "highest m", "slide m/s", "at most")]
+    feet += [
+        (
+            foot["foot"],
+            f"{100 * foot['contact']:.0f}%",
+            str(foot["contacts"]),
+            f"{foot['lowest']:.3f}",
+            f"{foot['highest']:.3f}",
+            f"{foot['slide_mean']:.3f}",
+            f"{foot['slide_max']:.3f}",
+        )
+        for foot in value["feet"]
+    ]
+    joints = [("joint", "min rad", "max rad", "limits", "rad/s", "beyond")]
+    joints += [
+        (
+            joint["joint"],
+            f"{joint['min']:.3f}",
+            f"{joint['max']:.3f}",
+            f"{joint['limits'][0]:.2f} to {joint['limits'][1]:.2f}",
+            f"{joint['speed_max']:.2f}",
+            f"{joint['frames_outside']} frames, {joint['worst_excess']:.3f} rad" if joint["frames_outside"] else "",
+        )
+        for joint in value["joints"]
+    ]
+    jumps = [
+        (f"{j['frame']}", f"{j['seconds']:.2f} s", j["what"], f"{j['speed']:.0f} {j['unit']}") for j in value["jumps"]
+    ]
+    lines = [value["file"], *table(rows), "", *table(feet), "", *table(joints)]
+    if jumps:
+        lines += ["", *table([("jump in frame", "at", "of", "speed"), *jumps])]
+    return [line.rstrip() for line in lines] + [f"note: {note}" for note in value["notes"]]
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """Give a function that draws a bar for each kind of work, on stderr."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<8}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield tell
