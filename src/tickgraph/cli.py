@@ -1,4 +1,4 @@
-"""The command line: `tickgraph list | describe | check | train | eval | play | plot | profile | bench | doctor`."""
+"""The command line: `tickgraph list | describe | check | train | eval | play | plot | profile | motion | bench | doctor`."""
 
 from __future__ import annotations
 
@@ -202,9 +202,13 @@ def _dispatch(words: list[str], interrupts: Interrupts | None, began: float) -> 
         return 0
     if name == "bench":
         return _bench(rest)
+    if name == "motion":
+        from tickgraph.run.motion import main as motion
+
+        return motion(rest)
     command = COMMANDS.get(name)
     if command is None:
-        hint = nearby(name, [*COMMANDS, "bench"]) or "see `tickgraph --help`"
+        hint = nearby(name, [*COMMANDS, "motion", "bench"]) or "see `tickgraph --help`"
         raise TickgraphError(f"there is no command {name!r}; {hint}")
     parsed = parse(command, rest)
     if parsed.help:
@@ -230,6 +234,7 @@ def _dispatch(words: list[str], interrupts: Interrupts | None, began: float) -> 
 
 def _overview() -> str:
     rows = [(command.name, command.subject, command.summary) for command in COMMANDS.values()]
+    rows.insert(-1, ("motion", "COMMAND", "convert, judge, film or make reference motion"))
     rows.insert(-1, ("bench", "NAME TASK", "measure speed, with the physics alone as yardstick"))
     return "\n".join(
         [
@@ -326,8 +331,8 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float) -> int:
     interrupts.at_exit = interrupted
     try:
         task, resume = _prepare(parsed, run)
+        from tickgraph.run.schedule import Ending
         from tickgraph.run.session import run_training
-        from tickgraph.run.trainer import Ending
 
         place = Ending()
         code = run_training(task, run, interrupts, place, resume, stop_after, began=began)

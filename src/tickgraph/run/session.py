@@ -17,10 +17,11 @@ from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
+from tickgraph.run.schedule import Ending
 from tickgraph.run.settings import apply_overrides, write_config
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
 from tickgraph.run.startup import StartUp
-from tickgraph.run.trainer import Ending, Trainer
+from tickgraph.run.trainer import Trainer
 from tickgraph.run.video import record_video
 from tickgraph.sim.platform import resolve_platform
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,13 +20,14 @@ from tickgraph.learn.flashsac import FlashSac
 from tickgraph.learn.replay import Ring
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run import checkpoint, manifest
-from tickgraph.run.config import Task, TrainCfg
+from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, evaluation_seed
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.iteration import Iteration
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.panel import Panel, Progress, tell, warn
 from tickgraph.run.readout import Reading, Readout
+from tickgraph.run.schedule import Ending, Schedule
 from tickgraph.run.signals import Interrupts
 from tickgraph.run.startup import StartUp
 from tickgraph.sim.platform import resolve_platform
@@ -48,66 +47,6 @@ def set_precision(matmul: str) -> dict[str, Any]:
         "float32_matmul": torch.get_float32_matmul_precision(),
         "bfloat16_reduced_reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
     }
-
-
-@dataclass
-class Ending:
-    """Where a run stands, and how it ended once it has."""
-
-    iteration: int = 0
-    env_steps: int = 0
-    wall_s: float = 0.0
-    tail_env_steps_per_sec: float | None = None
-    overflow: dict[str, int] = field(default_factory=dict)
-    """Capacities of the simulation that were exceeded, with how often."""
-    startup_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of the phases before training ran steadily; first_tick_s and wall_command_s count from the command's
-    beginning to the end of the first tick, and until the trained policy was saved."""
-    status: str = "interrupted"
-    reason: str | None = None
-    begun: bool = False
-    """Something of this session has been written into the run's folder."""
-    finished: bool = False
-    """All iterations, or the whole time budget, are behind it."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the summary says of it."""
-        return {
-            "status": self.status,
-            "reason": self.reason,
-            "iteration": self.iteration,
-            "env_steps": self.env_steps,
-            "wall_s": self.wall_s,
-            "tail_env_steps_per_sec": self.tail_env_steps_per_sec,
-            "overflow": self.overflow,
-            "startup_s": self.startup_s,
-        }
-
-
-@dataclass
-class Schedule:
-    """Which iteration does what."""
-
-    train: TrainCfg
-    min_ticks: int
-    resumed_blind_at: int | None = None
-    """Iteration of a checkpoint without its replay: learning waits until the replay has filled again."""
-    warmup: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        # The random actions of the warm-up fill the replay at least as far as one sample needs.
-        ticks = max(self.train.learning_starts, self.min_ticks)
-        self.warmup = math.ceil(ticks / self.train.ticks_per_iteration)
-
-    @property
-    def total_updates(self) -> int:
-        """Critic updates over which the learning rate falls."""
-        horizon = self.train.lr_iterations or self.train.iterations
-        return max(1, (horizon - self.warmup) * self.train.updates_per_iteration)
-
-    def learns(self, iteration: int) -> bool:
-        """Return whether this iteration updates the networks."""
-        return iteration > (self.resumed_blind_at or 0) + self.warmup
 
 
 class Trainer:
