@@ -1,4 +1,4 @@
-"""The command line: `tickgraph list | describe | check | train | eval | play | plot | profile | motion | bench | doctor`."""
+"""The command line; `tickgraph --help` lists its commands."""
 
 from __future__ import annotations
 
