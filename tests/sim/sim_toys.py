@@ -56,10 +56,16 @@ def go2_scene() -> Scene:
 
 
 def make(
-    scene: Scene, num_envs: int = 4, threads: int = 1, views: tuple[str, ...] = FRESH, fields: tuple[str, ...] = ()
+    scene: Scene,
+    num_envs: int = 4,
+    threads: int = 1,
+    views: tuple[str, ...] = FRESH,
+    fields: tuple[str, ...] = (),
+    backend: str = "mujoco",
+    device: str = "cpu",
 ) -> tuple[Backend, Arena]:
-    arena = Arena("cpu")
-    sim = make_backend("mujoco", scene, num_envs, "cpu", arena, threads)
+    arena = Arena(device)
+    sim = make_backend(backend, scene, num_envs, device, arena, threads)
     for name in views:
         sim.view(name)
     for name in fields:

@@ -35,7 +35,10 @@ FRESH = (
 )
 LAST_SUBSTEP = ("qacc", "actuator_force")  # sensordata is mixed: see Scene.last_substep_columns
 
-_BACKENDS = {"mujoco": "tickgraph.sim.mujoco_cpu:MujocoBackend"}
+_BACKENDS = {
+    "mujoco": "tickgraph.sim.mujoco_cpu:MujocoBackend",
+    "mjwarp": "tickgraph.sim.mujoco_warp:MujocoWarpBackend",
+}
 
 
 class Backend(ABC):

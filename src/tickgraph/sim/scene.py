@@ -8,7 +8,7 @@ from typing import Literal
 from tickgraph.robots.entity import EntityCfg, InitialStateCfg
 from tickgraph.sim.terrain import TerrainCfg
 
-__all__ = ["EntityCfg", "InitialStateCfg", "SceneCfg", "SensorCfg", "SolverCfg", "TerrainCfg"]
+__all__ = ["CapacityCfg", "EntityCfg", "InitialStateCfg", "SceneCfg", "SensorCfg", "SolverCfg", "TerrainCfg"]
 
 SensorKind = Literal[
     "accelerometer",
@@ -46,6 +46,26 @@ class SolverCfg:
     ls_tolerance: float = 0.01
     ccd_iterations: int = 50
     impratio: float = 1.0
+
+
+@dataclass
+class CapacityCfg:
+    """Memory that MuJoCo Warp sets aside before the first step; MuJoCo itself grows as it needs, and ignores this.
+
+    What does not fit is left out of the physics and counted (``Backend.overflow_advice``). Larger is slower.
+
+    Args:
+        nconmax: contacts a world, on average: all worlds share one pool of N times as many places. Pairs of geoms that
+            merely come near each other take a place too. ``None``: MuJoCo Warp's guess.
+        njmax: constraint rows of any one world; a contact with friction takes 4 (pyramidal, condim 3). ``None``: guess.
+        njmax_nnz: numbers in the constraint Jacobian of any one world, where it is sparse. ``None``: guess.
+        sensor_contacts: contacts that one contact sensor can match.
+    """
+
+    nconmax: int | None = None
+    njmax: int | None = None
+    njmax_nnz: int | None = None
+    sensor_contacts: int = 64
 
 
 @dataclass
@@ -87,6 +107,7 @@ class SceneCfg:
         sensors: sensors beside those that the entities' models bring.
         timestep: s, physics step.
         solver: integrator and constraint solver.
+        capacity: memory for contacts and constraints, for the backends that need to know before.
         gravity: (3,) m/s^2; ``None`` takes it from the entities' models, which must agree.
     """
 
@@ -95,4 +116,5 @@ class SceneCfg:
     sensors: tuple[SensorCfg, ...] = ()
     timestep: float = 0.005
     solver: SolverCfg = field(default_factory=SolverCfg)
+    capacity: CapacityCfg = field(default_factory=CapacityCfg)
     gravity: tuple[float, float, float] | None = None

@@ -1,0 +1,379 @@
+"""GPU backend: MuJoCo Warp, whose arrays are the arena's tensors; it also runs on Warp's CPU device, for tests."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
+from tickgraph.robots.mj import load_mujoco, logger
+from tickgraph.sim.backend import Backend
+from tickgraph.sim.mjcf import one_line
+from tickgraph.sim.model import Scene
+
+MISSING = "backend 'mjwarp' needs MuJoCo Warp, which is not installed here: pip install 'tickgraph[gpu]'"
+# Sensors of positions and velocities that follow from what `refresh` computes.
+_SENSORS = frozenset(
+    "MAGNETOMETER JOINTPOS BALLQUAT FRAMEPOS FRAMEXAXIS FRAMEYAXIS FRAMEZAXIS FRAMEQUAT SUBTREECOM INSIDESITE CLOCK "
+    "VELOCIMETER GYRO JOINTVEL BALLANGVEL FRAMELINVEL FRAMEANGVEL SUBTREELINVEL SUBTREEANGMOM".split()
+)
+# What the next step reads beside ctrl and the model.
+_STATE = ("qpos", "qvel", "act", "qacc_warmstart", "qfrc_applied", "xfrc_applied", "time")
+_HEADROOM = 1.25  # by how much the advice exceeds the largest need that was seen
+
+
+@dataclass(frozen=True)
+class _Limit:
+    """A capacity, the bits of MuJoCo Warp's overflow mask that mean it, and the option that sets it."""
+
+    name: str
+    bits: tuple[str, ...]
+    option: str
+
+
+_LIMITS = (
+    _Limit("contacts", ("BROADPHASE", "NARROWPHASE", "CCD"), "nconmax"),
+    _Limit("constraints", ("NEFC",), "njmax"),
+    _Limit("jacobian", ("NJMAX_NNZ",), "njmax_nnz"),
+    _Limit("sensor_contacts", ("CONTACT_MATCH",), "sensor_contacts"),
+)
+_SOLVER_BITS = {"solver_iterations": ("ITERATIONS",), "solver_ls_iterations": ("LS_ITERATIONS",)}
+
+
+class MujocoWarpBackend(Backend):
+    """``mujoco_warp`` with N worlds in one Data, on a CUDA device or on Warp's CPU device.
+
+    The views are not copies: Data's arrays are made of the arena's tensors, so a step writes what terms read. Nothing
+    here reads the device except `overflow`, `overflow_advice`, `diagnostics` and `state_dict`, and every launch goes to
+    torch's current stream, so that a tick can be captured in a graph.
+    """
+
+    name: ClassVar[str] = "mjwarp"
+    capabilities: ClassVar[frozenset[str]] = frozenset({"fields", "graph"})
+
+    def __init__(
+        self, scene: Scene, num_envs: int, device: torch.device, arena: Arena, threads: int | None = None
+    ) -> None:
+        self._mjw, self._wp = _load()
+        _check_device(device)
+        super().__init__(scene, num_envs, device, arena)
+        from tickgraph.sim import warp_fields, warp_kernels
+
+        self._kernels = warp_kernels
+        self._streams: dict[int, Any] = {}
+        self._graphs: list[Any] = []
+        self._mjmodel = _supported(scene)
+        self._warp_device = self._wp.device_from_torch(arena.device)
+        with self._launching():
+            self._model, self._data = self._build(scene, num_envs)
+            self._world_fields = warp_fields.WorldFields(self._model, self._mjmodel, num_envs, arena.device)
+            self._watch_arrays(arena, num_envs)
+            self._last_substep = self._wp.array(scene.last_substep_columns, dtype=self._wp.bool)
+            self._staging = [self._wp.from_torch(self.staging_qpos), self._wp.from_torch(self.staging_qvel)]
+            self._adopt("ctrl", self.ctrl)
+        for name in ("qpos", "qvel", "qacc", "actuator_force", "sensordata"):
+            self.view(name)
+        with self._launching():
+            self._light_refresh()
+
+    def advance_and_refresh(self, n: int) -> None:
+        """Play n physics steps and bring the views to the new state; see `Backend.advance_and_refresh`."""
+        with self._launching():
+            for _ in range(n):
+                self._mjw.step(self._model, self._data)
+            self._light_refresh()
+            d, k = self._data, self._kernels
+            self._wp.launch(k.count_contacts, dim=d.naconmax, inputs=[d.nacon, d.contact.worldid, self._contacts])
+            watched = [self._masks, d.nacon, d.ncollision, d.nefc, self._contacts, d.overflow]
+            self._wp.launch(k.watch, dim=self.num_envs, inputs=[*watched, self._counts, self._needs])
+
+    def write_state(self, written: Tensor, restarted: Tensor) -> None:
+        """Take over staged rows and model fields; see `Backend.write_state`."""
+        d, wp, k = self._data, self._wp, self._kernels
+        with self._launching():
+            masks = [wp.from_torch(mask, dtype=wp.bool) for mask in (written, restarted)]
+            wp.launch(
+                k.write_rows,
+                dim=(self.num_envs, self._width),
+                inputs=[
+                    *(*masks, *self._staging, self._last_substep, d.qpos, d.qvel, d.ctrl, d.act, d.act_dot, d.qacc),
+                    *(d.qacc_warmstart, d.qfrc_applied, self._xfrc, d.actuator_force, d.sensordata, d.time),
+                ],
+            )
+            # Rows beyond the constraints in use are multiplied by 0, which a NaN left there by a divergence survives.
+            for rows in self._efc_rows:
+                chunks = math.ceil(rows.shape[1] / k.CHUNK)
+                wp.launch(k.zero_rows, dim=(self.num_envs, chunks), inputs=[masks[1], rows])
+            self._world_fields.take(masks[0])
+
+    def refresh(self, written: Tensor) -> None:
+        """Recompute positions and velocities; worlds that were not written get the same bytes as before."""
+        with self._launching():
+            self._light_refresh()
+
+    @contextmanager
+    def capture_scope(self, stream: torch.cuda.Stream) -> Iterator[None]:
+        """Enqueue on this stream, and take part in a capture that torch has begun there."""
+        if self.device.type != "cuda":
+            yield
+            return
+        wp, own = self._wp, self._stream(stream)
+        # Warp's own stream is not waited for: it holds none of our work, and a capture may not depend on it.
+        with wp.ScopedStream(own, sync_enter=False):
+            if not torch.cuda.is_current_stream_capturing():
+                yield
+                return
+            wp.capture_begin(stream=own, external=True)
+            try:
+                yield
+            except BaseException:
+                with suppress(RuntimeError):
+                    wp.capture_end(stream=own)
+                raise
+            self._graphs.append(wp.capture_end(stream=own))  # keeps modules and memory of the capture
+
+    def pointers(self) -> dict[str, int]:
+        """Return the address of every array of MuJoCo Warp's Model and Data, by name."""
+        found: dict[str, int] = {}
+        for owner, value in (("model", self._model), ("data", self._data)):
+            _collect_pointers(self._wp, owner, value, found)
+        return found
+
+    def overflow(self) -> dict[str, int]:
+        """Return how many worlds, summed over ticks, exceeded each capacity; waits for the device."""
+        counts = self._counts_tensor.tolist()
+        return {limit.name: counts[i] for i, limit in enumerate(_LIMITS)}
+
+    def overflow_counts(self) -> Tensor:
+        """Return the counts of `overflow` without waiting; see `Backend.overflow_counts`."""
+        return self._counts_tensor[: len(_LIMITS)]
+
+    def overflow_advice(self) -> list[str]:
+        """Return a line for each capacity that was exceeded, with what was needed and the option to raise."""
+        pool, busiest, rows = self._needs_tensor.tolist()
+        d, n = self._data, self.num_envs
+        average = math.ceil(pool / n)
+        needs = {
+            "contacts": (
+                d.naconmax // n,
+                max(average, busiest),
+                f"{pool} places were needed at once by all {n} worlds together and {max(average, busiest)} by one of "
+                f"them; there are {d.naconmax // n} a world, {d.naconmax} in all",
+            ),
+            "constraints": (d.njmax, max(rows, d.njmax + 1), f"a world needed {rows} rows, and has {d.njmax}"),
+            "jacobian": (d.njmax_nnz, 2 * d.njmax_nnz, f"a world needed more than the {d.njmax_nnz} numbers it has"),
+            "sensor_contacts": (
+                self._model.opt.contact_sensor_maxmatch,
+                2 * self._model.opt.contact_sensor_maxmatch,
+                f"a contact sensor matched more than its {self._model.opt.contact_sensor_maxmatch} contacts",
+            ),
+        }
+        lines = []
+        for limit in _LIMITS:
+            if count := self.overflow()[limit.name]:
+                capacity, need, text = needs[limit.name]
+                raised = max(math.ceil(_HEADROOM * need), capacity + 1)
+                lines.append(
+                    f"{limit.name}: {text}; the rest was left out of the physics ({count} times, counted by world and "
+                    f"tick). Set scene.capacity.{limit.option} to {raised}"
+                )
+        return lines
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Return versions, capacities with what was needed of them, solver options and device."""
+        opt, d = self._model.opt, self._data
+        counts = self._counts_tensor.tolist()
+        pool, busiest, rows = self._needs_tensor.tolist()
+        enums = load_mujoco()
+        return {
+            "mujoco": enums.__version__,
+            "mujoco_warp": self._mjw.__version__,
+            "warp": self._wp.__version__,
+            "device": str(self._warp_device),
+            "capacity": {
+                "nconmax": d.naconmax // self.num_envs,
+                "njmax": d.njmax,
+                "njmax_nnz": d.njmax_nnz if self._model.is_sparse else None,
+                "sensor_contacts": opt.contact_sensor_maxmatch,
+            },
+            "needed": {"contacts_of_all": pool, "contacts_of_one": busiest, "constraints_of_one": rows},
+            "overflow": self.overflow(),
+            "solver": {
+                "solver": enums.mjtSolver(opt.solver).name.removeprefix("mjSOL_").lower(),
+                "cone": enums.mjtCone(opt.cone).name.removeprefix("mjCONE_").lower(),
+                "jacobian": "sparse" if self._model.is_sparse else "dense",
+                "iterations": opt.iterations,
+                "ls_iterations": opt.ls_iterations,
+            },
+            "reached": dict(zip(_SOLVER_BITS, counts[len(_LIMITS) :], strict=True)),
+            "graphs": len(self._graphs),
+        }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return copies of the state, its warm start and the per-world fields, in float32."""
+        return {name: tensor.clone() for name, tensor in self._state.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from a `state_dict`; see `Backend.load_state_dict`."""
+        own = self._state
+        if state.keys() != own.keys():
+            odd = ", ".join(sorted(state.keys() ^ own.keys()))
+            raise TickgraphError(f"the simulation's state differs in {odd}; load it into the task that saved it")
+        for name, tensor in own.items():
+            if state[name].shape != tensor.shape:
+                raise TickgraphError(
+                    f"the simulation's {name!r} has shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}; "
+                    "load it into the same task with as many worlds"
+                )
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+        with self._launching():
+            self._world_fields.derive_all()
+            self._light_refresh()
+
+    def close(self) -> None:
+        """Forget the captured graphs; memory goes with the last reference to the views."""
+        self._graphs.clear()
+
+    @property
+    def _state(self) -> dict[str, Tensor]:
+        state = {name: self._wp.to_torch(getattr(self._data, name)) for name in _STATE}
+        return state | {f"field/{name}": live for name, live in self._world_fields.live.items()}
+
+    def _build(self, scene: Scene, num_envs: int) -> tuple[Any, Any]:
+        cfg = scene.cfg.capacity
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                model = self._mjw.put_model(self._mjmodel)
+                capacity = {"nconmax": cfg.nconmax, "njmax": cfg.njmax, "njmax_nnz": cfg.njmax_nnz}
+                data = self._mjw.make_data(self._mjmodel, nworld=num_envs, **capacity)
+            except (NotImplementedError, ValueError) as error:
+                raise TickgraphError(f"MuJoCo Warp cannot run this scene: {one_line(error)}") from error
+        for item in caught:
+            logger.log(logging.WARNING, "MuJoCo Warp: %s", one_line(item.message))
+        model.opt.warn_overflow = 0  # a kernel's print repeats for every world and step; `overflow` counts instead
+        model.opt.contact_sensor_maxmatch = cfg.sensor_contacts
+        return model, data
+
+    def _watch_arrays(self, arena: Arena, num_envs: int) -> None:
+        wp, d = self._wp, self._data
+        bits = [limit.bits for limit in _LIMITS] + list(_SOLVER_BITS.values())
+        masks = [sum(int(self._mjw.OverflowType[bit]) for bit in kind) for kind in bits]
+        self._masks = wp.array(np.array(masks, dtype=np.int32), dtype=int)
+        self._counts_tensor = arena.new("sim/overflows", (len(masks),), torch.int64, "worlds beyond each capacity")
+        self._needs_tensor = arena.new("sim/needs", (3,), torch.int32, "largest number of contacts and rows needed")
+        self._counts, self._needs = wp.from_torch(self._counts_tensor), wp.from_torch(self._needs_tensor)
+        self._contacts = wp.zeros(num_envs, dtype=int)
+        self._xfrc = wp.from_torch(wp.to_torch(d.xfrc_applied).view(num_envs, -1))
+        rows = (wp.to_torch(array).view(num_envs, -1) for array in (d.efc.D, d.efc.J, d.efc.aref, d.efc.Jqvel))
+        self._efc_rows = [wp.from_torch(tensor) for tensor in rows if tensor.numel()]
+        narrow = (d.qpos, d.qvel, d.ctrl, d.act, self._xfrc, d.sensordata)
+        self._width = max(array.shape[1] for array in narrow)
+
+    def _light_refresh(self) -> None:
+        """Compute positions and velocities of the state, and the sensors that follow from them."""
+        m, d, mjw = self._model, self._data, self._mjw
+        mjw.kinematics(m, d)
+        mjw.com_pos(m, d)
+        mjw.com_vel(m, d)
+        mjw.sensor_pos(m, d)
+        mjw.sensor_vel(m, d)
+
+    def _launching(self) -> AbstractContextManager[Any]:
+        """Return a context in which Warp works on our device, and on a GPU on the stream that torch is on."""
+        if self.device.type != "cuda":
+            return self._wp.ScopedDevice("cpu")
+        return self._wp.ScopedStream(self._stream(torch.cuda.current_stream(self.device)), sync_enter=False)
+
+    def _stream(self, stream: torch.cuda.Stream) -> Any:
+        # One Warp object for each stream: Warp knows a stream that captures by its object.
+        own = self._streams.get(stream.cuda_stream)
+        if own is None:
+            own = self._streams[stream.cuda_stream] = self._wp.stream_from_torch(stream)
+        return own
+
+    def _adopt(self, name: str, tensor: Tensor) -> None:
+        """Let a tensor be the memory of one of Data's arrays from now on."""
+        array = getattr(self._data, name)
+        if tensor.numel():
+            setattr(self._data, name, self._wp.from_torch(tensor, dtype=array.dtype))
+
+    def _attach_view(self, name: str, tensor: Tensor) -> None:
+        with self._launching():
+            if name not in ("qpos", "qvel"):  # geoms of the world never move, so their first values are their last
+                tensor.copy_(self._wp.to_torch(getattr(self._data, name)).view(tensor.shape))
+            self._adopt(name, tensor)
+
+    def _attach_field(self, name: str, tensor: Tensor) -> None:
+        with self._launching():
+            self._world_fields.add(name, tensor)
+
+
+def _load() -> tuple[Any, Any]:
+    """Return the modules mujoco_warp and warp, quiet; raises TickgraphError where they are not installed."""
+    load_mujoco()
+    try:
+        import mujoco_warp
+        import warp
+    except ImportError as error:
+        if error.name not in ("mujoco_warp", "warp"):
+            raise
+        raise TickgraphError(MISSING) from error
+    warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)
+    warp.init()
+    return mujoco_warp, warp
+
+
+def _check_device(device: torch.device) -> None:
+    if device.type not in ("cpu", "cuda"):
+        raise TickgraphError(f"backend 'mjwarp' runs on device 'cuda', and on 'cpu' for tests, not on {str(device)!r}")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise TickgraphError(f"device {str(device)!r} is not there: torch finds {count} usable GPUs")
+
+
+def _supported(scene: Scene) -> Any:
+    """Return a copy of the scene's model for MuJoCo Warp; raises TickgraphError for what our refresh does not cover."""
+    mujoco = load_mujoco()
+    m = copy.copy(scene.mjmodel)
+    # MuJoCo Warp has no automatic reset, and refuses a model that says so.
+    m.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+    refused = {
+        "flexes": m.nflex,
+        "plastic joints or tendons": getattr(m, "nplastic", 0),
+        "delays inside the model": m.nhistory,
+        "sleeping": m.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP),
+    }
+    for what, count in refused.items():
+        if count:
+            raise TickgraphError(f"backend 'mjwarp' does not serve models with {what}; use backend 'mujoco'")
+    for i in range(m.nsensor):
+        kind = mujoco.mjtSensor(m.sensor_type[i]).name.removeprefix("mjSENS_")
+        camera = int(mujoco.mjtObj.mjOBJ_CAMERA) in (m.sensor_objtype[i], m.sensor_reftype[i])
+        if m.sensor_needstage[i] != mujoco.mjtStage.mjSTAGE_ACC and (kind not in _SENSORS or camera):
+            raise TickgraphError(
+                f"sensor {m.sensor(i).name!r} ({kind.lower()}{' of a camera' if camera else ''}) is not refreshed by "
+                "backend 'mjwarp'; remove it, or use backend 'mujoco'"
+            )
+    return m
+
+
+def _collect_pointers(wp: Any, path: str, value: Any, found: dict[str, int]) -> None:
+    if isinstance(value, wp.array):
+        found[path] = value.ptr or 0
+    elif is_dataclass(value):
+        for item in fields(value):
+            _collect_pointers(wp, f"{path}.{item.name}", getattr(value, item.name, None), found)
