@@ -150,7 +150,7 @@ def arm_wave(maker: Maker) -> Clip:
     plan = maker.plan(7.0)
     up = rise_and_fall(plan.time, 0.6, 6.4, 1.4)
     wave = torch.sin(2.0 * math.pi * 1.25 * (plan.time - 2.0)) * rise_and_fall(plan.time, 1.9, 5.1, 0.4)
-    for name, target in (("shoulder_pitch", 0.0), ("shoulder_roll", -1.5), ("shoulder_yaw", 1.4), ("elbow", 0.3)):
+    for name, target in (("shoulder_pitch", 0.0), ("shoulder_roll", -1.5), ("shoulder_yaw", -1.4), ("elbow", 0.3)):
         joint = maker.joint(f"right_{name}")
         plan.joint_pos[:, joint] = torch.lerp(plan.joint_pos[:, joint], torch.full_like(up, target), up)
     plan.joint_pos[:, maker.joint("right_elbow")] += 0.4 * wave

@@ -1,0 +1,262 @@
+"""Motion files as people have them, and one clear line for each that is none."""
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from motion_toys import KNEE, LACKING, SKELETON, J, rows, write
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.motion import motion as limits
+from tickgraph.motion.figures import figures
+from tickgraph.motion.load import find, load_clips, read_motion
+from tickgraph.motion.read_npz import BODY_KEYS
+
+NAMES = list(SKELETON.joint_names)
+
+
+def refused(path: Path, **options: object) -> str:
+    """Return the one line of a file that is no motion."""
+    with pytest.raises(TickgraphError) as found:
+        read_motion(path, **options)
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+def save(path: Path, **arrays: object) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def bodies() -> dict[str, np.ndarray]:
+    """Return what a file with bodies holds, of the squat."""
+    (clip,) = load_clips("squat", 50.0)
+    return clip.arrays()
+
+
+def test_a_nameless_csv(tmp_path: Path) -> None:
+    motion = read_motion(write(tmp_path / "a.csv", rows()))
+    assert any("30 frames per second assumed" in note for note in motion.notes)
+    clip = motion.clip(50.0)
+    assert (clip.frames, clip.seconds) == (51, 1.0)
+    assert torch.allclose(clip.body_lin_vel_w[:, 0].norm(dim=1), torch.ones(51), atol=1e-4)
+    assert torch.allclose(clip.body_ang_vel_w[:, 0, 2], torch.full((51,), 0.5), atol=1e-4)
+    quat = clip.body_quat_w[25, 0]
+    assert torch.allclose(quat * quat[0].sign(), torch.tensor([0.992198, 0.0, 0.0, 0.124675]), atol=1e-6)
+    assert float(clip.joint_pos[25, KNEE]) == pytest.approx(0.5, abs=0.002)
+    assert float(clip.joint_pos[12, KNEE]) == pytest.approx(0.699, abs=0.002)
+    assert read_motion(tmp_path / "a.csv", fps=60.0).clip(50.0).seconds == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        ("x", "y", "z", "w", "x", "y", "z"),
+        ("x", "y", "z", "qw", "qx", "qy", "qz"),
+        ("root_pos_x", "root_pos_y", "root_pos_z", "root_quat_w", "root_quat_x", "root_quat_y", "root_quat_z"),
+        ("px", "py", "pz", "w", "x", "y", "z"),
+    ],
+)
+def test_named_columns_in_another_order_are_the_same_motion(tmp_path: Path, root: tuple[str, ...]) -> None:
+    table = rows()
+    plain = read_motion(write(tmp_path / "a.csv", table)).clip(50.0)
+    mixed = np.concatenate((table[:, :3], table[:, [6, 3, 4, 5]], table[:, :6:-1]), axis=1)
+    named = read_motion(write(tmp_path / "b.csv", mixed, [*root, *reversed(NAMES)])).clip(50.0)
+    assert torch.allclose(plain.qpos, named.qpos, atol=1e-6) and torch.allclose(plain.joint_vel, named.joint_vel)
+
+
+def test_names_may_lack_their_ending_and_a_column_of_times_gives_the_rate(tmp_path: Path) -> None:
+    table = np.concatenate((np.arange(31)[:, None] / 60.0, rows()), axis=1)
+    names = ["time", "x", "y", "z", "qx", "qy", "qz", "qw", *(name.removesuffix("_joint") for name in NAMES)]
+    motion = read_motion(write(tmp_path / "t.csv", table, names))
+    assert motion.fps == 60.0 and motion.notes == []
+
+
+def test_a_single_frame_has_no_velocity_and_is_not_trained_on(tmp_path: Path) -> None:
+    path = write(tmp_path / "d.csv", rows()[:1])
+    clip = read_motion(path).clip(50.0)
+    value = figures(clip, SKELETON)
+    assert value["frames"] == 1 and value["joint_speed_max"] == value["root_speed_max"] == 0.0
+    with pytest.raises(TickgraphError, match="holds 1 frame"):
+        load_clips(str(path), 50.0)
+
+
+def test_quaternions_in_the_wrong_place_are_pointed_out(tmp_path: Path) -> None:
+    table = rows()
+    table[:, 3:7] = table[:, [6, 3, 4, 5]]  # w x y z
+    path = write(tmp_path / "w.csv", table)
+    assert any("upside down" in note and "--quat wxyz" in note for note in read_motion(path).notes)
+    assert not any("upside" in note for note in read_motion(path, order="wxyz").notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda lines: [], "holds nothing"),
+        (lambda lines: ["a,b,c"], "names but no numbers"),
+        (
+            lambda lines: [*lines[:4], lines[4].replace("0.780000000", "high")],
+            "line 5, column 3: 'high' is not a number",
+        ),
+        (lambda lines: [*lines[:4], lines[4].replace("0.780000000", "nan")], "line 5, column 3: nan is not finite"),
+        (lambda lines: [*lines, "1,2,3"], "line 32: 3 columns, expected 36"),
+        (lambda lines: [",".join(line.split(",")[:30]) for line in lines], "has 30 columns, expected 36"),
+        (
+            lambda lines: [lines[0], lines[1].replace("-1.000", "-1.1").replace("-0.9999", "-1.1")],
+            "the quaternion of line 2",
+        ),
+    ],
+)
+def test_a_csv_that_is_no_motion(tmp_path: Path, change: object, reason: str) -> None:
+    path = write(tmp_path / "bad.csv", rows())
+    path.write_text("\n".join(change(path.read_text().splitlines())))
+    assert reason in refused(path)
+
+
+def test_joints_that_are_missing_are_named(tmp_path: Path) -> None:
+    keep = [i for i, name in enumerate(NAMES) if name.removesuffix("_joint") not in LACKING]
+    table = rows()[:, [*range(7), *(7 + i for i in keep)]]
+    line = refused(write(tmp_path / "c.csv", table, ["x", "y", "z", "qx", "qy", "qz", "qw", *(NAMES[i] for i in keep)]))
+    assert len(keep) == 23 and all(f"{name}_joint" in line for name in LACKING)
+    odd = ["x", "y", "z", "qx", "qy", "qz", "qw", "left_hip_pich_joint", *NAMES[1:]]
+    line = refused(write(tmp_path / "o.csv", rows(), odd))
+    assert "lacks left_hip_pitch_joint" in line and "did you mean 'left_hip_pitch_joint'" in line
+
+
+def test_files_of_other_tools(tmp_path: Path) -> None:
+    arrays = bodies()
+    (clip,) = load_clips("squat", 50.0)
+    plain = read_motion(save(tmp_path / "ours.npz", **arrays))
+    assert plain.notes == [] and torch.equal(plain.clip().qpos, clip.qpos)
+    nameless = {key: value for key, value in arrays.items() if not key.endswith("_names")}
+    motion = read_motion(save(tmp_path / "mjlab.npz", **nameless))
+    assert "order of the model" in motion.notes[0] and torch.equal(motion.clip().qpos, clip.qpos)
+    level = SKELETON.breadth_first()
+    joints = [SKELETON.joint_of[body] for body in level if SKELETON.joint_of[body] >= 0]
+    other = {
+        k: v[:, joints] if k.startswith("joint") else v[:, level] if v.ndim == 3 else v for k, v in nameless.items()
+    }
+    motion = read_motion(save(tmp_path / "isaac.npz", **other))
+    assert "breadth-first" in motion.notes[0] and torch.equal(motion.clip().qpos, clip.qpos)
+    other["joint_names"] = np.array([NAMES[joint] for joint in joints])
+    other["body_names"] = np.array([SKELETON.body_names[body] for body in level])
+    assert torch.equal(read_motion(save(tmp_path / "named.npz", **other)).clip().qpos, clip.qpos)
+    qpos = read_motion(save(tmp_path / "qpos.npz", fps=25.0, qpos=clip.qpos.numpy()[::2]))
+    assert qpos.clip(50.0).frames == clip.frames
+    assert float((qpos.clip(50.0).qpos - clip.qpos).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("key", ["fps", *BODY_KEYS])
+def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+    arrays = bodies()
+    del arrays[key]
+    assert f"lacks {key}" in refused(save(tmp_path / "m.npz", **arrays))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"fps": 0}, "fps is 0, expected more than 0"),
+        ({"fps": [50, 50]}, "fps has shape (2,), expected one number"),
+        ({"fps": float("nan")}, "fps is nan"),
+        (
+            {"joint_pos": np.zeros((451, 23))},
+            "joint_pos has shape (451, 23), expected (T, 29): the robot has 29 joints",
+        ),
+        ({"joint_pos": np.zeros((0, 29))}, "joint_pos has shape (0, 29)"),
+        ({"body_pos_w": np.zeros((450, 30, 3))}, "body_pos_w has shape (450, 30, 3), expected (451, 30, 3)"),
+        ({"joint_pos": np.full((451, 29), np.nan)}, "joint_pos is not finite in 451 of 451 frames, first in frame 0"),
+        (
+            {"body_quat_w": np.full((451, 30, 4), 0.55)},
+            "the quaternion of frame 0 has length 1.1, expected 1 within 0.001",
+        ),
+        ({"joint_names": np.array(["a"] * 29)}, "it has unknown a, a"),
+        ({"joint_names": np.array(["a"], dtype=object)}, "joint_names holds pickled Python objects"),
+        ({"joint_pos": np.array([None])}, "joint_pos holds pickled Python objects"),
+        ({"joint_pos": np.full((451, 29), "x")}, "joint_pos holds <U1, expected numbers"),
+        ({"joint_pos": np.ones((451, 29))}, "bodies lie up to"),
+    ],
+)
+def test_an_npz_that_is_no_motion(tmp_path: Path, change: dict[str, object], reason: str) -> None:
+    assert reason in refused(save(tmp_path / "bad.npz", **{**bodies(), **change}))
+
+
+def test_quaternions_within_a_thousandth_are_scaled(tmp_path: Path) -> None:
+    (clip,) = load_clips("squat", 50.0)
+    qpos = clip.qpos.numpy().copy()
+    qpos[:, 3:7] *= 1.0009
+    motion = read_motion(save(tmp_path / "n.npz", fps=50, qpos=qpos))
+    assert np.allclose(np.linalg.norm(motion.root_quat, axis=1), 1.0, atol=1e-12)
+
+
+class Bomb:
+    """Writes a file where a pickle of it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_pickles_never_run(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(Bomb(mark)))
+    (tmp_path / "b.npz").write_bytes(pickle.dumps(Bomb(mark)))
+    save(tmp_path / "c.npz", **{**bodies(), "body_names": np.array([Bomb(mark)], dtype=object)})
+    for name, reason in (("a.pkl", "never loaded"), ("b.npz", "a pickle"), ("c.npz", "never loaded")):
+        assert reason in refused(tmp_path / name)
+    assert not mark.exists()
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    for name in ("big.csv", "big.npz"):
+        with open(tmp_path / name, "wb") as file:
+            file.truncate(2 << 30)  # sparse: it takes no place
+        line = refused(tmp_path / name)
+        assert "holds 2.1 GB, the limit for a motion file is 1.1 GB; cut it into clips" in line
+    # A small file whose array says that it is large.
+    with zipfile.ZipFile(tmp_path / "liar.npz", "w") as archive:
+        archive.writestr("fps.npy", _header((1,), "<f8") + b"\0" * 8)
+        archive.writestr("qpos.npy", _header((10**8, 36), "<f8"))
+    assert "28.8 GB" in refused(tmp_path / "liar.npz")
+
+
+def _header(shape: tuple[int, ...], kind: str) -> bytes:
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def test_too_many_frames_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_FRAMES", 40)
+    path = write(tmp_path / "a.csv", rows())
+    assert read_motion(path).clip(35.0).frames == 36
+    with pytest.raises(TickgraphError, match="would have 51 frames at 50 fps; cut it"):
+        read_motion(path).clip(50.0)
+    monkeypatch.setattr(limits, "MAX_FRAMES", 30)
+    assert "31 frames or more" in refused(path)
+
+
+def test_a_damaged_or_strange_file_is_one_line(tmp_path: Path) -> None:
+    whole = save(tmp_path / "w.npz", **bodies()).read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    assert "is damaged" in refused(tmp_path / "cut.npz")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    assert "is no npz file" in refused(tmp_path / "empty.npz")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")
+    assert "is not text" in refused(tmp_path / "binary.csv")
+    assert "cannot be read" in refused(tmp_path / "absent.csv")
+    assert "neither a .csv nor an .npz" in refused(tmp_path / "a.bvh")
+
+
+def test_references(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", rows())
+    (tmp_path / "notes.md").touch()
+    assert [path.name for path in find(str(tmp_path))] == ["a.csv"]
+    with pytest.raises(TickgraphError, match="did you mean 'squat'"):
+        find("squats")
+    assert [clip.name for clip in load_clips(["squat", str(tmp_path)], 50.0)] == ["squat", "a"]
+    assert J == 29
