@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.run.arguments import Command, Option, Parsed, parse, table, usage
+from tickgraph.run.motion_report import findings, lines
 
 if TYPE_CHECKING:
     from tickgraph.motion.clip import Clip, Tell
@@ -130,7 +131,7 @@ def _convert(parsed: Parsed, target: Path) -> int:
     size, wall = target.stat().st_size / 1e6, time.monotonic() - began
     length = f"{clip.frames:,} frames at {clip.fps:g} fps, {clip.seconds:.2f} s"
     print(f"{target}: {length}, {size:.1f} MB, made in {wall:.1f} s")
-    for note in [*motion.notes, *_findings(figures(clip, motion.skeleton))]:
+    for note in [*motion.notes, *findings(figures(clip, motion.skeleton))]:
         print(f"note: {note}")
     return 0
 
@@ -142,10 +143,10 @@ def _info(parsed: Parsed) -> int:
 
     motion, source = _read(parsed)
     value = {"file": str(source), **figures(motion.clip(), motion.skeleton)}
-    value["notes"] = [*motion.notes, *_findings(value)]
+    value["notes"] = [*motion.notes, *findings(value)]
     if parsed.get("json") is not None:
         write_json(Path(str(parsed.get("json"))), {**result_header(), **value})
-    print("\n".join(_lines(value)))
+    print("\n".join(lines(value)))
     return 0
 
 
@@ -242,76 +243,6 @@ def _number(parsed: Parsed, name: str) -> float | None:
     except ValueError:
         raise TickgraphError(f"--{name} is {text!r}, expected a number") from None
     return checked_fps(value, f"--{name}")
-
-
-def _findings(value: dict[str, Any]) -> list[str]:
-    """Return what a person should know of a motion before training on it."""
-    found = []
-    if value["frames"] < 2:
-        found.append("a single frame: all velocities are 0, and it cannot be trained on")
-    if value["jump_count"]:
-        first = value["jumps"][0]
-        speed = f"{first['what']} at {first['speed']:.0f} {first['unit']}"
-        found.append(
-            f"{value['jump_count']} jumps, the first in frame {first['frame']} ({first['seconds']:.2f} s): {speed}"
-        )
-    outside = [joint for joint in value["joints"] if joint["frames_outside"]]
-    if outside:
-        worst = max(outside, key=lambda joint: joint["worst_excess"])
-        found.append(
-            f"{len(outside)} joint{'' if len(outside) == 1 else 's'} beyond the limits, {worst['joint']} by up to "
-            f"{worst['worst_excess']:.2f} rad in {worst['frames_outside']} frames"
-        )
-    if value["lowest_sole"] < -0.02:
-        found.append(f"a foot sinks {-value['lowest_sole']:.3f} m into the ground")
-    if value["lowest_sole"] > 0.02:
-        found.append(f"no foot comes closer to the ground than {value['lowest_sole']:.3f} m")
-    return found
-
-
-def _lines(value: dict[str, Any]) -> list[str]:
-    low, high = value["root_min"], value["root_max"]
-    extent = ", ".join(f"{axis} {a:.2f} to {b:.2f}" for axis, a, b in zip("xyz", low, high, strict=True))
-    rows = [
-        ("length", f"{value['frames']:,} frames at {value['fps']:g} fps, {value['seconds']:.2f} s"),
-        ("root", f"{extent} m, path {value['root_path']:.2f} m"),
-        ("root speed", f"at most {value['root_speed_max']:.2f} m/s and {value['root_turn_max']:.2f} rad/s"),
-        ("joint speed", f"at most {value['joint_speed_max']:.2f} rad/s"),
-        ("jumps", str(value["jump_count"])),
-        ("limits", f"{value['limit_violations']} of {len(value['joints'])} joints beyond them"),
-    ]
-    feet = [("foot", "contact", "times", "lowest m", "highest m", "slide m/s", "at most")]
-    feet += [
-        (
-            foot["foot"],
-            f"{100 * foot['contact']:.0f}%",
-            str(foot["contacts"]),
-            f"{foot['lowest']:.3f}",
-            f"{foot['highest']:.3f}",
-            f"{foot['slide_mean']:.3f}",
-            f"{foot['slide_max']:.3f}",
-        )
-        for foot in value["feet"]
-    ]
-    joints = [("joint", "min rad", "max rad", "limits", "rad/s", "beyond")]
-    joints += [
-        (
-            joint["joint"],
-            f"{joint['min']:.3f}",
-            f"{joint['max']:.3f}",
-            f"{joint['limits'][0]:.2f} to {joint['limits'][1]:.2f}",
-            f"{joint['speed_max']:.2f}",
-            f"{joint['frames_outside']} frames, {joint['worst_excess']:.3f} rad" if joint["frames_outside"] else "",
-        )
-        for joint in value["joints"]
-    ]
-    jumps = [
-        (f"{j['frame']}", f"{j['seconds']:.2f} s", j["what"], f"{j['speed']:.0f} {j['unit']}") for j in value["jumps"]
-    ]
-    lines = [value["file"], *table(rows), "", *table(feet), "", *table(joints)]
-    if jumps:
-        lines += ["", *table([("jump in frame", "at", "of", "speed"), *jumps])]
-    return [line.rstrip() for line in lines] + [f"note: {note}" for note in value["notes"]]
 
 
 @contextmanager
