@@ -23,7 +23,7 @@ from tickgraph.env.scene import SceneEntity
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.robots.cartpole import HINGE_JOINT, SLIDER_JOINT, cartpole_robot
 from tickgraph.run.config import EvaluationCfg, Task, TrainCfg
-from tickgraph.sim.scene import SceneCfg
+from tickgraph.sim.scene import CapacityCfg, SceneCfg
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -46,7 +46,12 @@ def off_centre(env: Env, asset_cfg: SceneEntity) -> Tensor:
 def cartpole_swingup() -> Task:
     """Return the task: 10 s episodes at 50 Hz; an episode ends by time alone, the rail's ends only stop the cart."""
     env = EnvCfg(
-        scene=SceneCfg(entities={"robot": cartpole_robot()}, terrain=None, timestep=0.01),
+        scene=SceneCfg(
+            entities={"robot": cartpole_robot()},
+            terrain=None,
+            timestep=0.01,
+            capacity=CapacityCfg(nconmax=4, njmax=8),  # nothing touches; one row is the rail's end
+        ),
         decimation=2,
         episode_length_s=10.0,
         num_envs=128,

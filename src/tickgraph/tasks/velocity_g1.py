@@ -22,7 +22,7 @@ from tickgraph.env.config import (
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.robots.g1 import FOOT_BODIES, FOOT_SITES, PELVIS_IMU_SITE, TORSO_BODY, TORSO_IMU_SITE, g1_robot
 from tickgraph.run.config import Task, TrainCfg
-from tickgraph.sim.scene import SceneCfg, SensorCfg
+from tickgraph.sim.scene import CapacityCfg, SceneCfg, SensorCfg
 from tickgraph.tasks.velocity_figures import walking_evaluation
 
 FOOT_CONTACTS = {"left_foot": "left_foot_contact", "right_foot": "right_foot_contact"}
@@ -51,6 +51,8 @@ def g1_walk_flat() -> Task:
             ),
         ),
         timestep=1.0 / 150.0,
+        # Standing at first, each foot touches at 14 points: 28 contacts, 112 rows. Falling anyhow took 160 rows.
+        capacity=CapacityCfg(nconmax=32, njmax=200),
     )
     actor, critic = _observed(), _observed()
     critic["pelvis_lin_vel"] = ObservationTermCfg(mdp.builtin_sensor, {"sensor_name": "pelvis_local_linvel"}, scale=2.0)
