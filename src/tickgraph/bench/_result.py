@@ -24,6 +24,7 @@ ROW = (
     "allocated_bytes_delta",
 )
 RATIO = (*_CASE, "tick_over_physics", "ci95")
+TRAIN_ROW = ("tail_env_steps_per_sec", "collector_ms", "learner_ms", "overlap_share", "enqueue_ms")
 
 
 def new_result(benchmark: str, results: list[dict[str, Any]], ratios: list[dict[str, Any]]) -> dict[str, Any]:
@@ -48,9 +49,10 @@ def read_result(path: Path) -> dict[str, Any]:
     _require(value, _HEADER, str(path))
     if value["format"] != FORMAT:
         raise TickgraphError(f"{path} has format {value['format']!r}, this version reads {FORMAT}")
+    train = value["benchmark"] == "train"  # whose ratios are between the arms that it was asked for
     for name, keys, positive in (
-        ("results", ROW, (*_TIMES, "num_envs")),
-        ("ratios", RATIO, ("tick_over_physics", "num_envs")),
+        ("results", (*ROW, *TRAIN_ROW) if train else ROW, (*_TIMES, "num_envs")),
+        ("ratios", _CASE if train else RATIO, ("num_envs",) if train else ("tick_over_physics", "num_envs")),
     ):
         if not isinstance(value[name], list) or not value[name]:
             raise TickgraphError(f"{path}: {name!r} is not a list of rows")
@@ -60,7 +62,7 @@ def read_result(path: Path) -> dict[str, Any]:
                 raise TickgraphError(f"{where} is not an object")
             _require(row, keys, where)
             _check_positive(row, positive, where)
-    for number, row in enumerate(value["ratios"]):
+    for number, row in enumerate([] if train else value["ratios"]):
         interval = row["ci95"]
         if not isinstance(interval, list) or len(interval) != 2 or not all(_is_number(end) for end in interval):
             raise TickgraphError(f"{path}: ratios[{number}].ci95 is {interval!r}, expected two numbers")

@@ -61,7 +61,10 @@ def show(results: Sequence[dict[str, Any]]) -> None:
             rows = [row for row in result["results"] if all(row[key] == ratio[key] for key in _KEY)]
             title = f"{ratio['task']}, {ratio['num_envs']} worlds, {ratio['scenario']}, {ratio['backend']}"
             console.print(f"\n{title}", markup=False)
-            console.print(_arms(rows))
+            if result["benchmark"] == "train":
+                console.print(_train_arms(rows))
+            else:
+                console.print(_arms(rows))
             console.print(_ratios(ratio))
             for row in rows:
                 if row.get("parts"):
@@ -86,6 +89,23 @@ def _arms(rows: Sequence[dict[str, Any]]) -> Any:
             str(row["ticks"]),
             f"{row['num_envs'] * 1e3 / row['mean_ms']:,.0f}",
             "" if memory is None else f"{memory / 1e6:+.2f} MB",
+        )
+    return table
+
+
+def _train_arms(rows: Sequence[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table("arm", box=None)
+    for name in ("mean ms", "median", "p90", "p95", "ticks", "updates", "overlap", "enqueue", "steps/s"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["arm"]),
+            *(f"{row[key]:.2f}" for key in ("mean_ms", "median_ms", "p90_ms", "p95_ms", "collector_ms", "learner_ms")),
+            "" if row["overlap_share"] is None else f"{row['overlap_share']:.0%}",
+            "" if row["enqueue_ms"] is None else f"{row['enqueue_ms']:.3f}",
+            f"{row['tail_env_steps_per_sec']:,.0f}",
         )
     return table
 
@@ -121,7 +141,12 @@ def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
     if proof:
         calls = ", ".join(f"{name} {count}" for name, count in proof["api_calls"].items())
         said = "holds" if proof["holds"] else "BROKEN (" + "; ".join(proof["violations"]) + ")"
-        lines.append(f"capture over {proof['iterations']} ticks {said}: {calls}")
+        what = "iterations" if "memory_proof" in ratio else "ticks"
+        lines.append(f"capture over {proof['iterations']} {what} {said}: {calls}")
+    memory = ratio.get("memory_proof")
+    if memory:
+        grown = ", ".join(f"{name} {value:+,}" for name, value in memory["growth"].items())
+        lines.append(f"memory from iteration {memory['iterations'][0]} to {memory['iterations'][1]}: {grown}")
     return lines
 
 
@@ -136,10 +161,17 @@ def _ratios(row: dict[str, Any]) -> Any:
         ("advance_over_physics", "advance_ci95", "advance_bar", "advance_bar_met"),
         ("aa", "aa_ci95", None, "aa_within_2_percent"),
         ("non_physics_ms", "non_physics_ci95", "", ""),
+        ("graph_over_eager", "graph_over_eager_ci95", "graph_over_eager_bar", "graph_over_eager_met"),
+        ("graph_over_compile", "graph_over_compile_ci95", "", ""),
+        ("compile_over_eager", "compile_over_eager_ci95", "", ""),
     ):
         if name in row:
             low, high = row[interval]
             table.add_row(name, f"{row[name]:.4f}", f"{low:.4f} to {high:.4f}", _verdict(row, bar, met))
+    if row.get("enqueue_bar") is not None:
+        table.add_row(
+            "enqueue ms", "", "", f"at most {row['enqueue_bar']}: {'met' if row['enqueue_met'] else 'MISSED'}"
+        )
     if row.get("speed_bar") is not None:
         said = f"at least {row['speed_bar']:,.0f}: {'met' if row['speed_bar_met'] else 'MISSED'}"
         table.add_row("env steps/s", f"{row['env_steps_per_s']:,.0f}", "", said)
@@ -151,7 +183,8 @@ def _verdict(row: dict[str, Any], bar: str | None, met: str) -> str:
         return "within 2%" if row.get(met) else "NOT within 2%"
     if row.get(bar) is None:
         return ""
-    return f"at most {row[bar]}: {'met' if row[met] else 'MISSED'}"
+    words = "at least" if bar == "graph_over_eager_bar" else "at most"
+    return f"{words} {row[bar]}: {'met' if row[met] else 'MISSED'}"
 
 
 def plot(results: Sequence[dict[str, Any]], path: Path) -> None:

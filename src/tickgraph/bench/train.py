@@ -1,0 +1,242 @@
+"""Benchmark of training: whole iterations, ticks and updates, in each mode; arms alternate in blocks in one process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tickgraph.bench._bars import ENQUEUE_MS, GRAPH_OVER_EAGER
+from tickgraph.bench._figures import median_with_interval, times
+from tickgraph.bench._options import Parser
+from tickgraph.bench._proof import ITERATIONS, capture_proof, memory_proof
+from tickgraph.bench._result import new_result, write_result
+from tickgraph.bench._train_arm import TrainArm
+from tickgraph.bench.report import plot, show
+from tickgraph.core.errors import TickgraphError
+from tickgraph.run.config import Task
+from tickgraph.sim.platform import Platform, resolve_platform
+from tickgraph.tasks.registry import load
+
+ARMS = ("graph", "compile", "eager")
+MEMORY_ITERATIONS = (10, 1000)
+ENQUEUE_BURSTS = 10
+
+Say = Callable[[str], None]
+Rows = tuple[list[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass
+class TrainCase:
+    """One measurement: a task with one number of worlds, by mode.
+
+    ``tail`` iterations, the last ones of each block, count for `tail_env_steps_per_sec`.
+    """
+
+    task: str
+    num_envs: int
+    place: Platform
+    arms: tuple[str, ...]
+    blocks: int = 3
+    iterations: int = 100
+    tail: int = 100
+    updates: int | None = None
+    batch_size: int | None = None
+    overlap: bool | None = None
+    proofs: bool = True
+
+
+def configure(task: Task, case: TrainCase) -> Task:
+    """Write a case's settings into its task; returns it."""
+    train = task.train
+    train.num_envs, train.device, train.backend = case.num_envs, case.place.device, case.place.backend
+    train.overlap = case.overlap
+    train.learning_starts = min(train.learning_starts, 50)  # enough to sample from; more would only be waited for
+    if case.updates is not None:
+        train.updates_per_iteration = case.updates
+    if case.batch_size is not None:
+        train.algo.batch_size = case.batch_size
+    return task
+
+
+def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda rows: None) -> Rows:
+    """Measure one case.
+
+    Args:
+        case: what to measure.
+        say: told of progress.
+        keep: is given the figures before the proofs are taken, so that a profiler that fails costs no times.
+
+    Returns:
+        One row an arm, and the case's ratios.
+    """
+    arms: dict[str, TrainArm] = {}
+    for mode in case.arms:
+        say(f"{case.task}, {case.num_envs} worlds: building and compiling arm {mode}")
+        arms[mode] = TrainArm(configure(load(case.task), case), mode)
+    spans: dict[str, list[float]] = {mode: [] for mode in arms}
+    speeds: dict[str, list[float]] = {mode: [] for mode in arms}
+    halves: dict[str, list[tuple[float, float]]] = {mode: [] for mode in arms}
+    enqueued: dict[str, list[float]] = {mode: [] for mode in arms}
+    for block in range(case.blocks):
+        say(f"  block {block + 1} of {case.blocks}: {case.iterations} iterations of each arm")
+        for mode in arms if block % 2 == 0 else reversed(arms):
+            arm = arms[mode]
+            found = arm.play(case.iterations)
+            spans[mode] += found
+            tail = found[-case.tail :]
+            speeds[mode].append(arm.steps * len(tail) * 1e3 / sum(tail))
+            halves[mode].append((arm.collector_ms(), arm.learner_ms()))
+            enqueued[mode] += arm.enqueue(ENQUEUE_BURSTS)
+    device = next(iter(arms.values())).trainer.env.device
+    keys = {"task": case.task, "backend": case.place.backend, "device": str(device), "num_envs": case.num_envs}
+    keys["scenario"] = "training"
+    rows = []
+    for mode, arm in arms.items():
+        collector, learner = (float(value) for value in np.median(np.asarray(halves[mode]), axis=0))
+        row = {**keys, "arm": mode, **times(spans[mode]), **arm.facts(), "ticks": case.blocks * case.iterations}
+        row |= {
+            "tail_env_steps_per_sec": float(np.median(speeds[mode])),
+            "tail_env_steps_per_sec_blocks": speeds[mode],
+            "env_steps_per_s": float(np.median(speeds[mode])),
+            "steps_per_iteration": arm.steps,
+            "collector_ms": collector,
+            "learner_ms": learner,
+            "overlap_share": overlap_share(collector, learner, row["median_ms"]) if arm.iteration.overlap else None,
+            "enqueue_ms": float(np.median(enqueued[mode])) if arm.cuda else None,
+            **dict.fromkeys(("host_syncs_per_tick", "graph_launches_per_tick", "allocated_bytes_delta")),
+        }
+        rows.append(row)
+    ratio = {**keys, **ratios(speeds, rows)}
+    keep((rows, ratio))
+    for row, arm in zip(rows, arms.values(), strict=True):
+        if arm.mode == "graph" and case.proofs:
+            say("  proofs: a trace of iterations, and memory over many")
+            proof = capture_proof(arm.iteration.run, arm.graphs)
+            arm.iteration.drain()
+            memory = memory_proof(arm.iteration.run, *MEMORY_ITERATIONS)
+            row |= {
+                "host_syncs_per_tick": proof["host_syncs"] / ITERATIONS / arm.iteration.ticks,
+                "graph_launches_per_tick": proof["graph_launches"] / ITERATIONS / arm.iteration.ticks,
+                "allocated_bytes_delta": memory["growth"]["torch_bytes"],
+            }
+            ratio |= {"capture_proof": proof, "memory_proof": memory}
+    for arm in arms.values():
+        arm.close()
+    return rows, ratio
+
+
+def overlap_share(collector: float, learner: float, iteration: float) -> float:
+    """Return how much of the shorter half ran beside the longer one: 0 in turn, 1 wholly hidden; ms each."""
+    return (collector + learner - iteration) / min(collector, learner)
+
+
+def ratios(speeds: dict[str, list[float]], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the first arm's speed over each other arm's, block by block, as median and interval, and the bars."""
+    found: dict[str, Any] = {}
+
+    def ratio(over: str, under: str) -> tuple[float, tuple[float, float]]:
+        return median_with_interval([a / b for a, b in zip(speeds[over], speeds[under], strict=True)])
+
+    fastest = rows[0]["arm"]
+    for mode in speeds:
+        if mode != fastest:
+            found[f"{fastest}_over_{mode}"], found[f"{fastest}_over_{mode}_ci95"] = ratio(fastest, mode)
+    if "graph_over_eager" in found:
+        found["graph_over_eager_bar"] = GRAPH_OVER_EAGER
+        # Three blocks have no interval worth the name, so the middle one decides.
+        found["graph_over_eager_met"] = found["graph_over_eager"] >= GRAPH_OVER_EAGER
+    if rows[0].get("enqueue_ms") is not None and fastest == "graph":
+        found |= {"enqueue_bar": ENQUEUE_MS, "enqueue_met": rows[0]["enqueue_ms"] <= ENQUEUE_MS}
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `tickgraph bench train` with the words after it; returns the exit code.
+
+    Raises:
+        TickgraphError: an argument is wrong, or an arm cannot be had.
+    """
+    options = _parser().parse_args(argv)
+    place = resolve_platform(options.device, options.backend)
+    if place.note is not None:
+        _say(place.note)
+    default = ARMS if place.device.startswith("cuda") else ARMS[1:]
+    given = default if options.arms is None else tuple(name.strip() for name in options.arms.split(","))
+    if unknown := set(given) - set(ARMS):
+        raise TickgraphError(f"--arms has {', '.join(sorted(unknown))}; the arms are {', '.join(ARMS)}")
+    arms = tuple(mode for mode in ARMS if mode in given)
+    task = load(options.task)
+    widths = str(task.num_envs) if options.num_envs is None else options.num_envs
+    done: list[Rows] = []
+
+    def result(rows: Sequence[Rows]) -> dict[str, Any]:
+        return new_result("train", [row for found, _ in rows for row in found], [ratio for _, ratio in rows])
+
+    def keep(rows: Rows) -> None:
+        if options.json is not None:
+            write_result(options.json, result([*done, rows]))
+
+    for width in widths.split(","):
+        case = TrainCase(
+            task=options.task,
+            num_envs=_count("--num-envs", width),
+            place=place,
+            arms=arms,
+            blocks=_count("--blocks", options.blocks),
+            iterations=_count("--iterations", options.iterations),
+            tail=_count("--summary-last", options.summary_last),
+            updates=None if options.updates is None else _count("--updates", options.updates),
+            batch_size=None if options.batch_size is None else _count("--batch-size", options.batch_size),
+            overlap=options.overlap,
+            proofs=not options.no_proofs,
+        )
+        rows = measure(case, _say, keep)
+        keep(rows)
+        done.append(rows)
+    whole = result(done)
+    if options.plot is not None:
+        plot([whole], options.plot)
+    show([whole])
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="tickgraph bench train",
+        description="Time whole training iterations, ticks and updates, in each mode; arms alternate in blocks.",
+    )
+    parser.add_argument("task", metavar="TASK", help="a name of `tickgraph list`, or path/to/task.py:FUNCTION")
+    for name, default, text in (
+        ("arms", None, "of graph,compile,eager (default: all that the device has)"),
+        ("blocks", "3", "alternating blocks (default: 3)"),
+        ("num-envs", None, "numbers of worlds, separated by commas (default: the task's)"),
+        ("iterations", "100", "iterations of each arm in a block (default: 100)"),
+        ("summary-last", "100", "how many of a block's last count for env steps/s (default: 100)"),
+        ("updates", None, "critic updates in an iteration (default: the task's)"),
+        ("batch-size", None, "transitions in an update (default: the task's)"),
+        ("backend", "auto", "physics backend (default: auto)"),
+        ("device", "auto", "cpu or cuda (default: auto)"),
+    ):
+        parser.add_argument(f"--{name}", default=default, metavar="X", help=text)
+    parser.add_argument("--overlap", dest="overlap", action="store_true", default=None, help="updates beside the ticks")
+    parser.add_argument("--no-overlap", dest="overlap", action="store_false", help="updates after the ticks")
+    parser.add_argument("--no-proofs", action="store_true", help="leave out the trace and the memory over iterations")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (png, svg or pdf)")
+    parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
+    return parser
+
+
+def _count(option: str, text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise TickgraphError(f"{option} is {text!r}, expected a whole number of at least 1")
+    return int(text)
