@@ -140,13 +140,14 @@ def test_a_new_backend_continues_to_the_bit():
 def test_masses_of_a_world_bring_their_derived_values_along():
     """Inverse weights and subtree masses are those of MuJoCo's own mj_setConst on a model with these masses."""
     scene = go2_scene()
-    sim, _ = make(scene, num_envs=2, backend="mjwarp", fields=("body_mass", "body_inertia", "body_ipos", "dof_armature"))
+    names = ("body_mass", "body_inertia", "body_ipos", "dof_armature")
+    sim, _ = make(scene, num_envs=2, backend="mjwarp", fields=names)
     model = copy.copy(scene.mjmodel)
     model.body_mass[2:] *= np.linspace(0.7, 1.6, model.nbody - 2)
     model.body_inertia[2:] *= np.linspace(1.5, 0.6, model.nbody - 2)[:, None]
     model.body_ipos[2:] += 0.02
     model.dof_armature[6:] *= 2.0
-    for name in ("body_mass", "body_inertia", "body_ipos", "dof_armature"):
+    for name in names:
         sim.field(name)[1] = torch.from_numpy(np.array(getattr(model, name)))
     mujoco.mj_setConst(model, mujoco.MjData(model))
     sim.stage_from_state()

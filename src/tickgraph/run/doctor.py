@@ -6,6 +6,8 @@ import os
 import platform
 import shutil
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at processors, packages, compiler, GPU, rendering and disk."""
-    return [*_processors(), _physics(), *_torch(), _compiler(), _gpu(), _rendering(), _disk()]
+    return [*_processors(), _physics(), *_torch(), _compiler(), _gpu(), _gpu_extra(), _rendering(), _disk()]
 
 
 def report(findings: list[Finding]) -> dict[str, Any]:
@@ -92,10 +94,33 @@ def _gpu() -> Finding:
     import torch
 
     if torch.cuda.is_available():
-        names = ", ".join(machine()["gpus"])
-        return Finding("GPU", True, names, "torch can use it")
+        from tickgraph.sim.platform import resolve_platform
+
+        names, platform_ = ", ".join(machine()["gpus"]), resolve_platform()
+        if platform_.note:
+            return Finding("GPU", False, names, platform_.note)
+        return Finding(
+            "GPU", True, names, f"runs use it, with backend {platform_.backend}; --device cpu keeps them off it"
+        )
     why = "torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable GPU or driver"
     return Finding("GPU", False, why, "runs use the CPU; the same tasks run on both")
+
+
+def _gpu_extra() -> Finding:
+    found = {name: version for name in ("mujoco-warp", "warp-lang") if (version := installed(name))}
+    if len(found) == 2:
+        what = ", ".join(f"{name} {version}" for name, version in found.items())
+        return Finding("gpu extra", True, what, "backend mjwarp runs here; beside a GPU it is the one that is used")
+    why = f"only {next(iter(found))} is installed" if found else "not installed"
+    return Finding("gpu extra", False, why, "needed on a GPU alone: pip install 'tickgraph[gpu]'")
+
+
+def installed(name: str) -> str | None:
+    """Return the version of an installed distribution, None where there is none."""
+    try:
+        return version_of(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _rendering() -> Finding:
