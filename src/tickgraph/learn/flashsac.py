@@ -224,6 +224,11 @@ def project_distribution(probs: Tensor, reward: Tensor, discount: Tensor, cost: 
     top = atoms.shape[0] - 1
     shifted = reward[:, None] + discount[:, None] * (atoms - cost[:, None])
     place = (torch.clamp(shifted, atoms[0], atoms[-1]) - atoms[0]) * (top / (atoms[-1] - atoms[0]))
+    if probs.is_cuda:
+        # What an atom receives from each shifted one, without the atomic additions of a scatter, whose order, and with
+        # it the last bits, would differ from run to run.
+        share = (1.0 - (place[:, None, :] - torch.arange(top + 1, device=place.device)[:, None]).abs()).clamp(min=0.0)
+        return (share * probs[:, None, :]).sum(-1)
     # Clamped as an integer: one that comes from a NaN would otherwise lead out of the tensor.
     lower = place.floor().to(torch.int64).clamp(0, top)
     part = place - lower
