@@ -1,6 +1,7 @@
 """MuJoCo Warp on its CPU device, where its arithmetic is the same as on a GPU: what is beyond the shared contract."""
 
 import builtins
+import contextlib
 import copy
 
 import mujoco
@@ -56,6 +57,28 @@ def test_views_are_those_of_the_new_state_and_forces_those_of_the_last_substep(d
         scale = max(1.0, np.abs(expected).max())
         np.testing.assert_allclose(view, expected.reshape(view.shape), atol=2e-4 * scale, err_msg=name)
     assert (sim.view("sensordata")[1, 3:] != 0).any()  # feet were on the ground
+
+
+def test_a_step_leaves_out_what_the_refresh_has_computed_and_keeps_every_bit(device, monkeypatch):
+    sims = [make(go2_scene(), num_envs=3, backend="mjwarp", device=device)[0] for _ in range(2)]
+    monkeypatch.setattr(sims[1], "_known_positions", contextlib.nullcontext)
+    calls = []
+    for sim in sims:
+        sim.ctrl[1] = 0.3
+        sim.staging_qvel[2] = 1.0
+        sim.write_state(mask(0, 0, 1, device=device), mask(0, 0, 0, device=device))
+        sim.refresh(mask(0, 0, 1, device=device))
+        with monkeypatch.context() as counted:
+            for name in ("kinematics", "com_pos", "com_vel"):
+                run = getattr(sim._smooth, name)
+                counted.setattr(sim._smooth, name, lambda *a, name=name, run=run: (calls.append(name), run(*a)))
+            sim.advance_and_refresh(2)
+        sim.advance_and_refresh(3)
+        calls.append("end")
+    short, whole = calls[: calls.index("end")], calls[calls.index("end") + 1 : -1]
+    assert len(whole) == len(short) + 3 and set(whole) == {"kinematics", "com_pos", "com_vel"}
+    for name in FRESH:
+        assert torch.equal(sims[0].view(name), sims[1].view(name)), name
 
 
 def test_a_refresh_of_all_worlds_gives_unwritten_ones_the_same_bytes(device):

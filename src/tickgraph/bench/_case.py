@@ -13,6 +13,7 @@ from tickgraph.env.env import Env
 from tickgraph.learn.explore import Explorer
 from tickgraph.learn.flashsac import FlashSac
 from tickgraph.learn.replay import Ring
+from tickgraph.run.precision import set_precision
 
 if TYPE_CHECKING:
     from tickgraph.run.config import Task
@@ -80,6 +81,7 @@ def build(task: Task, case: Case) -> Collector:
     if case.scenario == "reset-heavy":
         task.env.terminations["bench_reset"] = TerminationTermCfg(func=bench_reset)
     env = Env(task.env, case.num_envs, case.device, case.backend, case.execution, case.seed, case.physics_threads)
+    set_precision(task.train.matmul_precision, env.device)
     algo, dims = task.train.algo, env.observation_manager.dims
     arena = Arena(env.device)
     learner = FlashSac(algo, dims, env.action_manager.total_dim, env.num_envs, arena, case.seed, total_updates=1)

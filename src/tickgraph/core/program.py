@@ -343,7 +343,9 @@ def _is_compile_error(error: Exception) -> bool:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error with the user's file and line, where torch tells it."""
-    text = str(error).strip() or type(error).__name__
+    text = str(error).strip()
+    if not text or text.startswith("from user code:"):
+        text = f"{type(error).__name__} without a message\n{text}"
     first = text.splitlines()[0]
     places = re.findall(r'File "([^"]+)", line (\d+)', text.partition("from user code:")[2])
     return f"{first} ({places[-1][0]}:{places[-1][1]})" if places else first

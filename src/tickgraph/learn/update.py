@@ -151,7 +151,9 @@ class UpdateCycle:
         """Run the cycle in a phase, or have it captured: what it enqueues is the same every time."""
         period = self.learner.cfg.policy_period
         for update in range(phase, phase + self.updates):
-            batch, rates, noise, next_noise = self._draw()
+            drawn = self._draw()
+            batch, drawn = Batch(*drawn[: len(Batch._fields)]), drawn[len(Batch._fields) :]
+            rates, (noise, next_noise) = Rates(*drawn[:-2]), drawn[-2:]
             if update % period == 0:
                 actor = self._actor_loss(batch, noise)
                 grad = flatten(torch.autograd.grad(actor.loss, self._actor_parameters))
@@ -169,17 +171,20 @@ class UpdateCycle:
 
     # The pieces, in the order of an update -----------------------------------------------------------------------
 
-    def _draw_batch(self) -> tuple[Batch, Rates, Tensor, Tensor]:
+    def _draw_batch(self) -> tuple[Tensor, ...]:
+        """Return the fields of a `Batch`, those of `Rates`, and noise for policy and successor, one after the other:
+        torch 2.11 compiles no program that returns named tuples within a tuple."""
         learner, actions = self.learner, self.learner.action_dim
         batch = self.ring.sample(learner.replay_draw)
-        batch = batch._replace(reward=batch.reward / learner.normalizer.scale)
         critic, actor = learner.rate(learner.updates), learner.rate(learner.actor_updates)
-        rates = Rates(
+        noise = learner.noise_draw
+        return (
+            *(batch.actor_obs, batch.critic_obs, batch.action, batch.reward / learner.normalizer.scale),
+            *(batch.discount, batch.redraws),
             *(critic, actor, learner.critic_step.adam.factors(critic)),
             *(learner.actor_step.adam.factors(actor), learner.alpha_adam.factors(actor)),
+            *(noise.normal("policy", actions), noise.normal("successor", actions)),
         )
-        noise = learner.noise_draw
-        return batch, rates, noise.normal("policy", actions), noise.normal("successor", actions)
 
     def _actor_objective(self, batch: Batch, noise: Tensor) -> ActorLoss:
         learner = self.learner

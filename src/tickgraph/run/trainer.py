@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from typing import Any
 
@@ -26,6 +25,7 @@ from tickgraph.run.folder import RunFolder
 from tickgraph.run.iteration import Iteration
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.panel import Panel, Progress, tell, warn
+from tickgraph.run.precision import set_precision
 from tickgraph.run.readout import Reading, Readout
 from tickgraph.run.schedule import Ending, Schedule
 from tickgraph.run.signals import Interrupts
@@ -35,18 +35,6 @@ from tickgraph.sim.platform import resolve_platform
 PENDING = "learner/pending/"  # the same tensors as the policy's
 TAIL = 100  # iterations that tail_env_steps_per_sec looks back over
 _RENAMED = {"loss/critic_lr": "lr/critic", "loss/actor_lr": "lr/actor"}  # rates are no losses
-
-
-def set_precision(matmul: str) -> dict[str, Any]:
-    """Set what torch leaves to the process: how float32 matrix products may be rounded; returns it for the manifest."""
-    torch.set_float32_matmul_precision(matmul)
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    # The compiler advises TF32 where the GPU has it; whether to use it is decided here.
-    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
-    return {
-        "float32_matmul": torch.get_float32_matmul_precision(),
-        "bfloat16_reduced_reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
-    }
 
 
 class Trainer:
@@ -74,7 +62,7 @@ class Trainer:
         platform = resolve_platform(train.device, train.backend)
         self.device, self.backend = platform.device, platform.backend
         self._on_cuda = torch.device(self.device).type == "cuda"
-        self._precision = set_precision(train.matmul_precision)
+        self._precision = set_precision(train.matmul_precision, self.device)
         self._update_threads = train.update_threads or manifest.processors()
         torch.set_num_threads(train.tick_threads)
         # On the CPU this takes a second or two, and is not worth a line.

@@ -135,6 +135,7 @@ def g1_walk_flat() -> Task:
         updates_per_iteration=8,
         learning_starts=49,
         replay_slots=256,
+        matmul_precision="high",
     )
     return Task(env=env, train=train, evaluation=walking_evaluation(FOOT_CONTACTS, randomized=("pd_gains",)))
 
