@@ -190,9 +190,7 @@ def order_cfg():
         commands={"speed": CommandTermCfg(Speed, reference.COMMAND_S)},
         events={
             "launch": EventTermCfg(Launch, "reset", {"v": column("speed")}),
-            "push": EventTermCfg(
-                Push, "interval", interval_range_s=(reference.PUSH_EVERY * reference.DT,) * 2
-            ),
+            "push": EventTermCfg(Push, "interval", interval_range_s=(reference.PUSH_EVERY * reference.DT,) * 2),
         },
         metrics={"x": MetricTermCfg(position, {"asset_cfg": SceneEntityCfg("robot", joint_names="x")})},
     )

@@ -235,18 +235,23 @@ def test_every_call_returns_settings_of_its_own(name):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_evaluation_walks_straight_on_with_nominal_gains(name):
+def test_evaluation_has_nominal_gains_and_commands_of_its_own(name):
     task = TASKS[name]()
     cfg = evaluation_env_cfg(task)
-    env = Env(cfg, 8, execution="eager", seed=1)
+    env = Env(cfg, 64, execution="eager", seed=1)
     command = env.command_manager.get_command("twist")
-    assert (command[:, 0] >= 0.3).all() and (command[:, 0] <= 1.0).all() and (command[:, 1:] == 0.0).all()
+    if name == "go2":  # straight on
+        assert (command[:, 0] >= 0.3).all() and (command[:, 0] <= 1.0).all() and (command[:, 1:] == 0.0).all()
+        assert env.max_episode_length == 500
+    else:  # whatever the task commands, for its whole episode
+        assert command[:, 0].min() < -0.3 and command[:, 0].max() > 0.6 and command[:, 1].abs().max() > 0.2
+        assert env.max_episode_length == 1000
     assert not cfg.observations["actor"].enable_corruption and "pd_gains" not in cfg.events
     assert task.env.commands["twist"].ranges.lin_vel_x == (-0.6, 1.0) and "pd_gains" in task.env.events
-    env.step(torch.zeros(8, env.action_manager.total_dim))
+    env.step(torch.zeros(64, env.action_manager.total_dim))
     feet = {"go2": 4, "g1": 2}[name]
     shapes = {recorder: tuple(env.recorder_manager[recorder].shape) for recorder in env.recorder_manager.names}
-    assert shapes == {"command": (8, 3), "lin_vel": (8, 3), "ang_vel": (8, 3), "touching": (8, feet)}
+    assert shapes == {"command": (64, 3), "lin_vel": (64, 3), "ang_vel": (64, 3), "touching": (64, feet)}
 
 
 def test_figures_of_a_made_up_walk():
@@ -268,6 +273,8 @@ def test_figures_of_a_made_up_walk():
     trace = EvalTrace(0.02, counted, zeros.bool(), zeros.bool(), zeros, zeros.long(), signals)
     assert walking_figures(trace, ("left", "right")) == pytest.approx(
         {
+            "planar_velocity_error": 0.1 * math.sqrt(2.0),
+            "yaw_rate_error": 0.3,
             "forward_speed_error": 0.1,
             "forward_speed": 0.6,
             "speed_slope": 0.5,

@@ -21,7 +21,10 @@ TOUCH_FORCE = 1.0  # N, above which a foot is on the ground
 
 
 def walking_evaluation(
-    contact_sensors: dict[str, str], randomized: tuple[str, ...] = (), straight_on: bool = True
+    contact_sensors: dict[str, str],
+    randomized: tuple[str, ...] = (),
+    straight_on: bool = True,
+    gyro: str | None = None,
 ) -> EvaluationCfg:
     """Return the evaluation of a task with command "twist", with clean observations and nominal gains.
 
@@ -29,6 +32,7 @@ def walking_evaluation(
         contact_sensors: the contact sensor of each foot, by the name that the foot has in the figures.
         randomized: events that are left out.
         straight_on: command 0.3 to 1.0 m/s forward for 10 s; else whatever the task commands, for its whole episode.
+        gyro: the sensor whose yaw rate is judged, the one that the task rewards; by default the base itself.
     """
 
     def edit(cfg: EnvCfg) -> None:
@@ -45,7 +49,11 @@ def walking_evaluation(
         recorders={
             "command": RecorderTermCfg(mdp.generated_commands, {"command_name": "twist"}),
             "lin_vel": RecorderTermCfg(mdp.base_lin_vel),
-            "ang_vel": RecorderTermCfg(mdp.base_ang_vel),
+            "ang_vel": (
+                RecorderTermCfg(mdp.base_ang_vel)
+                if gyro is None
+                else RecorderTermCfg(mdp.builtin_sensor, {"sensor_name": gyro})
+            ),
             "touching": RecorderTermCfg(
                 mdp.contact_found, {"sensor_names": tuple(contact_sensors.values()), "force_threshold": TOUCH_FORCE}
             ),

@@ -138,7 +138,7 @@ def g1_walk_flat() -> Task:
         checkpoint_replay=False,  # it is a gigabyte
         matmul_precision="high",
     )
-    evaluation = walking_evaluation(FOOT_CONTACTS, randomized=("pd_gains",), straight_on=False)
+    evaluation = walking_evaluation(FOOT_CONTACTS, randomized=("pd_gains",), straight_on=False, gyro="torso_gyro")
     return Task(env=env, train=train, evaluation=evaluation)
 
 
