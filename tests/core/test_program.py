@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tickgraph.core.errors import ExecutionError, TickgraphError
-from tickgraph.core.program import GUARDED_EVERY, Program, Reason, Resolution, resolve_execution
+from tickgraph.core.program import GUARDED_EVERY, Program, Reason, Resolution, first_line, resolve_execution
 
 CPU = torch.device("cpu")
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -302,3 +302,10 @@ def test_a_compiled_program_can_be_freed():
     del owner
     gc.collect()
     assert gone() is None
+
+
+def test_an_error_without_a_message_is_told_by_its_kind():
+    error = NotImplementedError('\n\nfrom user code:\n   File "task.py", line 7, in reward')
+    assert first_line(error) == "NotImplementedError without a message (task.py:7)"
+    assert first_line(AssertionError()) == "AssertionError without a message"
+    assert first_line(ValueError("no\nmore")) == "no"

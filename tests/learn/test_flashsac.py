@@ -6,7 +6,15 @@ import torch
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.learn.flashsac import FlashSac, FlashSacCfg, distribution_labels, project_distribution, target_entropy
+from tickgraph.learn.flashsac import (
+    FlashSac,
+    FlashSacCfg,
+    distribution_labels,
+    gather_shares,
+    project_distribution,
+    scatter_shares,
+    target_entropy,
+)
 from tickgraph.learn.replay import Batch
 
 ATOMS = torch.linspace(-5.0, 5.0, 101, dtype=torch.float64).float()
@@ -56,6 +64,16 @@ def test_projection_matches_float64():
     mine = project_distribution(probs, reward, discount, cost, ATOMS)
     torch.testing.assert_close(mine, torch.tensor(wanted).float(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(mine.sum(-1), torch.ones(64))
+
+
+def test_what_a_gpu_gathers_is_what_a_cpu_scatters():
+    torch.manual_seed(1)
+    probs, place = torch.randn(32, 101).softmax(-1), (torch.rand(32, 101) * 120 - 10).clamp(0, 100)
+    place[0] = torch.arange(101.0)  # each on an atom, the last one too
+    torch.testing.assert_close(gather_shares(probs, place), scatter_shares(probs, place), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gather_shares(probs, place)[0], probs[0])
+    place[3, 7] = torch.nan
+    assert gather_shares(probs, place)[3].isnan().all(), "a NaN is seen by the check of finite losses"
 
 
 def test_labels_take_the_whole_distribution_of_the_lesser_member():

@@ -45,3 +45,17 @@ def test_a_reward_that_is_not_finite_counts_as_zero():
     norm.publish()
     assert norm.returns.tolist() == [0.0, 0.0]
     assert math.isfinite(norm.scale.item())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("worlds", [256, 100])
+def test_a_gpu_finds_the_same_statistics(worlds):
+    norms = [RewardNormalizer(Arena(device), worlds, gamma=0.9, g_max=5.0) for device in ("cpu", "cuda")]
+    torch.manual_seed(0)
+    for _ in range(20):
+        reward, done = torch.randn(worlds), torch.rand(worlds) < 0.1
+        for norm in norms:
+            norm.update(reward.to(norm.returns.device), done.to(norm.returns.device))
+    for name in ("largest", "mean", "var", "count"):
+        torch.testing.assert_close(getattr(norms[1], name).cpu(), getattr(norms[0], name), rtol=1e-6, atol=1e-7)

@@ -224,17 +224,28 @@ def project_distribution(probs: Tensor, reward: Tensor, discount: Tensor, cost: 
     top = atoms.shape[0] - 1
     shifted = reward[:, None] + discount[:, None] * (atoms - cost[:, None])
     place = (torch.clamp(shifted, atoms[0], atoms[-1]) - atoms[0]) * (top / (atoms[-1] - atoms[0]))
-    if probs.is_cuda:
-        # What an atom receives from each shifted one, without the atomic additions of a scatter, whose order, and with
-        # it the last bits, would differ from run to run.
-        share = (1.0 - (place[:, None, :] - torch.arange(top + 1, device=place.device)[:, None]).abs()).clamp(min=0.0)
-        return (share * probs[:, None, :]).sum(-1)
+    return gather_shares(probs, place) if probs.is_cuda else scatter_shares(probs, place)
+
+
+def scatter_shares(probs: Tensor, place: Tensor) -> Tensor:
+    """Split each mass (B, K) between the two atoms beside its place (B, K), in 0 to K - 1; returns (B, K)."""
+    top = probs.shape[-1] - 1
     # Clamped as an integer: one that comes from a NaN would otherwise lead out of the tensor.
     lower = place.floor().to(torch.int64).clamp(0, top)
     part = place - lower
     upper = (lower + 1).clamp(max=top)
     result = torch.zeros_like(probs)
     return result.scatter_add(-1, lower, probs * (1.0 - part)).scatter_add(-1, upper, probs * part)
+
+
+def gather_shares(probs: Tensor, place: Tensor) -> Tensor:
+    """Compute `scatter_shares` as what each atom receives from every place.
+
+    K times the work, which a GPU does not notice, and no atomic additions, whose order differs from run to run.
+    """
+    atoms = torch.arange(probs.shape[-1], device=probs.device)[:, None]
+    share = (1.0 - (place[:, None, :] - atoms).abs()).clamp(min=0.0)
+    return (share * probs[:, None, :]).sum(-1)
 
 
 def target_entropy(action_dim: int, sigma: float) -> float:
