@@ -259,7 +259,7 @@ class Program:
 
         def count_and_compile(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
             """Compile with the inductor, and know that it happened: torch itself recompiles without a word."""
-            compiled = torch._dynamo.lookup_backend("inductor")(graph, inputs)
+            compiled: Callable[..., Iterable[object]] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
             program = reference()
             if program is not None:
                 program._captures += 1
