@@ -123,7 +123,7 @@ def test_a_stopped_and_resumed_run_ends_with_the_same_bytes(capsys: pytest.Captu
 
 
 def test_the_learning_rate_falls_over_all_updates_of_the_run() -> None:
-    found = rows(train("one", "--iterations", "25"))
+    found = rows(train("one", "--iterations", "25", "--updates", "1"))
     assert found[4]["lr/critic"] is None  # iterations 1 to 5 only collect
     for index in (5, 10, 15, 20, 24):
         update = index - 5  # of 20
