@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import NoReturn
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.run.panel import tell
 
 
 class Parser(argparse.ArgumentParser):
@@ -13,3 +15,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise TickgraphError(f"{self.prog}: {message}; see `{self.prog} --help`")
+
+
+def say(text: str) -> None:
+    """Tell of progress, on stderr: what is printed on stdout is the result."""
+    tell(text, sys.stderr)

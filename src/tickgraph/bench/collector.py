@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from tickgraph.bench import _replay as replay
 from tickgraph.bench._bars import AA_LIMIT, ADVANCE_BAR, bars
 from tickgraph.bench._case import SCENARIOS, Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, resident_bytes, times
-from tickgraph.bench._options import Parser
+from tickgraph.bench._options import Parser, say
 from tickgraph.bench._parts import take_apart
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
@@ -187,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     place = resolve_platform(options.device, options.backend)
     if place.note is not None:
-        _say(place.note)
+        say(place.note)
     on_gpu = place.device.startswith("cuda")
     if on_gpu and options.execution != "auto":
         raise TickgraphError(f"--execution is {options.execution!r}; on a GPU the arms are modes: choose with --arms")
@@ -224,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             seed=_count("--seed", options.seed, least=0),
         )
         task = load(options.task)
-        rows = _measure_gpu.measure(task, case, _say, keep) if on_gpu else measure(task, case, _say)
+        rows = _measure_gpu.measure(task, case, say, keep) if on_gpu else measure(task, case, say)
         keep(rows)
         done.append(rows)
     whole = result(done)
@@ -232,10 +231,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         plot([whole], options.plot)
     show([whole])
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _parser() -> Parser:

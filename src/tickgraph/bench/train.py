@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from tickgraph.bench._bars import ENQUEUE_MS, GRAPH_OVER_EAGER
 from tickgraph.bench._figures import median_with_interval, times
-from tickgraph.bench._options import Parser
+from tickgraph.bench._options import Parser, say
 from tickgraph.bench._proof import ITERATIONS, capture_proof, memory_proof
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench._train_arm import TrainArm
@@ -164,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     place = resolve_platform(options.device, options.backend)
     if place.note is not None:
-        _say(place.note)
+        say(place.note)
     default = ARMS if place.device.startswith("cuda") else ARMS[1:]
     given = default if options.arms is None else tuple(name.strip() for name in options.arms.split(","))
     if unknown := set(given) - set(ARMS):
@@ -195,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             overlap=options.overlap,
             proofs=not options.no_proofs,
         )
-        rows = measure(case, _say, keep)
+        rows = measure(case, say, keep)
         keep(rows)
         done.append(rows)
     whole = result(done)
@@ -203,10 +202,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         plot([whole], options.plot)
     show([whole])
     return 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _parser() -> Parser:

@@ -191,7 +191,7 @@ class Env:
         self.sim.refresh(self.written)
         transition.observe(self)
         self.verdicts.clear()
-        self.stats.drain()
+        self.stats.clear()
         obs, _, _, _, extras = self._publish()
         return obs, extras
 

@@ -82,13 +82,6 @@ class Metrics:
         figures |= zip(self.SUMS, map(int, sums), strict=True)
         return {f"loss/{name}": value for name, value in figures.items()}
 
-    @torch.no_grad()
-    def drain(self) -> dict[str, float | int | None]:
-        """Return the figures and start anew; reads the device once."""
-        figures = self.figures(self.packed().tolist())
-        self.clear()
-        return figures
-
 
 class UpdateCycle:
     """All gradient steps of one iteration: `updates` critic updates, every `policy_period`-th led by the actor's.
