@@ -9,10 +9,12 @@ import torch
 
 from tickgraph.bench import _replay as replay
 from tickgraph.bench._bars import AA_LIMIT, bars
+from tickgraph.bench._blocks import State, play_blocks
 from tickgraph.bench._case import Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, times
 from tickgraph.bench._gpu import ARMS, DEFAULT_ARMS, TICK_ARMS, PhysicsArm, TickArm
 from tickgraph.bench._proof import ITERATIONS, device_memory, growth, judge
+from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._trace import host_syncs, record
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.env import Env
@@ -48,25 +50,18 @@ def measure(task: Task, case: Case, say: Say, keep: Callable[[Rows], None] = lam
     tick_ms = times(ticks_of[primary].play(4)[1:])["median_ms"]
     ticks = case.ticks_per_block or max(4, min(32, round(BLOCK_MS / tick_ms)))
     say(f"  {case.blocks} blocks of {ticks} ticks of about {tick_ms:.2f} ms, {len(names)} arms and a recording each")
-    samples: dict[str, list[float]] = {name: [] for name in names}
-    sums: dict[str, list[float]] = {name: [] for name in names}
-    resets, strays = 0, 0.0
-    for block in range(case.blocks):
-        start = collector.state()
-        trace = replay.record(env, 1 + ticks)
-        end = collector.state()
-        resets += sum(tick.rows.size for tick in trace[1:])
-        for name in names if block % 2 == 0 else reversed(names):
-            if name == "physics":
-                durations = physics.play(trace)
-                strays = max(strays, physics.stray_share)
-            else:
-                collector.load(start)
-                durations = ticks_of.get(name, ticks_of[primary]).play(len(trace))
-            samples[name] += durations[1:]  # the first tick leads in
-            sums[name].append(sum(durations[1:]))
-        collector.load(end)
-        del trace
+    strays = 0.0
+
+    def play(name: str, trace: list[TracedTick], start: State, end: State) -> list[float]:
+        nonlocal strays
+        if name == "physics":
+            durations = physics.play(trace)
+            strays = max(strays, physics.stray_share)
+            return durations
+        collector.load(start)
+        return ticks_of.get(name, ticks_of[primary]).play(len(trace))
+
+    played = play_blocks(collector, names, case.blocks, ticks, play)
     case_keys = {
         "task": case.task,
         "backend": env.backend_name,
@@ -77,19 +72,19 @@ def measure(task: Task, case: Case, say: Say, keep: Callable[[Rows], None] = lam
     facts = {
         "ticks": case.blocks * ticks,
         "blocks": case.blocks,
-        "resets_per_tick": resets / (case.blocks * ticks),
+        "resets_per_tick": played.resets / (case.blocks * ticks),
         "seed": case.seed,
         "clock": "device events",
     }
     rows = []
     for name in names:
-        figures = times(samples[name])
+        figures = times(played.samples[name])
         row = {**case_keys, "arm": name, **figures, **facts, **_NOT_TRACED}
         rows.append(row | {"env_steps_per_s": env.num_envs * 1e3 / figures["mean_ms"], "memory_ticks": None})
     rows[0] |= memory
     ratio = {
         **case_keys,
-        **ratios(sums, rows, case, env.num_envs),
+        **ratios(played.sums, rows, case, env.num_envs),
         "physics_stray_share": strays,
         "solver": _solver(env),
         "capacities": _plain(env.sim.diagnostics()),

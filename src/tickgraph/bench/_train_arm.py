@@ -95,19 +95,19 @@ class TrainArm:
     def _alone(self, half: Callable[[], None]) -> float:
         half()
         self.iteration.drain()
-        if not self.cuda:
+        streams = self.iteration.streams
+        if streams is None:
             start = time.perf_counter()
             for _ in range(ALONE):
                 half()
             return (time.perf_counter() - start) * 1e3 / ALONE
         # Both halves end on the first stream: it waits for the updates.
-        stream = self.iteration._streams[0]  # type: ignore[index]
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record(stream)
-        self.iteration._streams[1].wait_stream(stream)  # type: ignore[index]
+        before.record(streams[0])
+        streams[1].wait_stream(streams[0])
         for _ in range(ALONE):
             half()
-        after.record(stream)
+        after.record(streams[0])
         after.synchronize()
         self.iteration.drain()
         return before.elapsed_time(after) / ALONE

@@ -13,10 +13,12 @@ from torch import Tensor
 from tickgraph.bench import _measure_gpu
 from tickgraph.bench import _replay as replay
 from tickgraph.bench._bars import AA_LIMIT, ADVANCE_BAR, bars
+from tickgraph.bench._blocks import State, play_blocks
 from tickgraph.bench._case import SCENARIOS, Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, resident_bytes, times
 from tickgraph.bench._options import Parser, say
 from tickgraph.bench._parts import take_apart
+from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
 from tickgraph.core.errors import TickgraphError
@@ -66,25 +68,16 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
     collector.load(collector.state())
     ticks = case.ticks_per_block or max(4, min(64, round(BLOCK_MS / tick_ms)))
     say(f"{case.blocks} blocks of {ticks} ticks of about {tick_ms:.1f} ms, {len(ARMS)} arms and a recording each")
-    samples: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    sums: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    resets = 0
-    for block in range(case.blocks):
-        start = collector.state()
-        trace = replay.record(env, 1 + ticks)
-        end = collector.state()
-        resets += sum(tick.rows.size for tick in trace[1:])
-        for arm in ARMS if block % 2 == 0 else reversed(ARMS):
-            if arm == "physics":
-                durations = bare.play(trace)
-            elif arm == "advance":
-                durations = replay.play_backend(env, trace)
-            else:
-                collector.load(start)
-                durations = _play_ticks(env, len(trace), end)
-            samples[arm] += durations[1:]  # the first tick leads in: cold caches, a state just restored
-            sums[arm].append(sum(durations[1:]))
-        collector.load(end)
+
+    def play(arm: str, trace: list[TracedTick], start: State, end: State) -> list[float]:
+        if arm == "physics":
+            return bare.play(trace)
+        if arm == "advance":
+            return replay.play_backend(env, trace)
+        collector.load(start)
+        return _play_ticks(env, len(trace), end)
+
+    played = play_blocks(collector, ARMS, case.blocks, ticks, play)
     case_keys = {
         "task": case.task,
         "backend": case.backend,
@@ -102,7 +95,7 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
         "moved_tensors": None,
         "parts": None,
         "blocks": case.blocks,
-        "resets_per_tick": resets / (case.blocks * ticks),
+        "resets_per_tick": played.resets / (case.blocks * ticks),
         "physics_threads": bare.threads,
         "torch_threads": torch.get_num_threads(),
         "execution": sorted({str(report["enabled"]) for report in env.execution_report().values()}),
@@ -110,14 +103,14 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
     }
     rows = []
     for arm in ARMS:
-        figures = times(samples[arm])
+        figures = times(played.samples[arm])
         rows.append(
             {**case_keys, "arm": arm, **figures, **facts, "env_steps_per_s": env.num_envs * 1e3 / figures["mean_ms"]}
         )
     rows[0] |= memory
     rows[0]["parts"] = take_apart(env, PART_BLOCKS * ticks)
     env.close()
-    return rows, {**case_keys, **_ratios(sums, case), "physics_persistent": bare.persistent}
+    return rows, {**case_keys, **_ratios(played.sums, case), "physics_persistent": bare.persistent}
 
 
 def _memory(collector: Collector, case: Case) -> dict[str, Any]:

@@ -279,6 +279,11 @@ class Iteration:
             graph.prepare()
 
     @property
+    def streams(self) -> tuple[torch.cuda.Stream, torch.cuda.Stream] | None:
+        """The streams of ticks and updates, None where there are none; iterations end on the first."""
+        return self._streams
+
+    @property
     def captured(self) -> bool:
         """True once no call will warm up or capture any more."""
         reports = [graph.report() for graph in (self.collect_graph, self.head_graph) if graph is not None]

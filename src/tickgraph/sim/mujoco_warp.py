@@ -148,6 +148,10 @@ class MujocoWarpBackend(Backend):
                 raise
             self._graphs.append(wp.capture_end(stream=own))  # keeps modules and memory of the capture
 
+    def physics(self) -> tuple[Any, Any]:
+        """Return MuJoCo Warp's own model and data, for benchmarks that step them alone; nothing may write to them."""
+        return self._model, self._data
+
     def pointers(self) -> dict[str, int]:
         """Return the address of every array of MuJoCo Warp's Model and Data, by name."""
         found: dict[str, int] = {}
