@@ -8,7 +8,7 @@ import torch
 from tickgraph.core.arena import Arena
 from tickgraph.learn.networks import Critic
 from tickgraph.learn.optimizer import Adam, NetworkStep, learning_rate
-from tickgraph.learn.storage import declare
+from tickgraph.learn.storage import Storage, declare
 
 K = 10_000
 
@@ -50,6 +50,24 @@ def test_adam_is_torchs_adam():
         mine.copy_(adam.proposal(grad, adam.factors(torch.tensor(lr)), yes))
     torch.testing.assert_close(mine, theirs.detach(), rtol=1e-5, atol=1e-7)
     assert adam.steps.item() == 20
+
+
+def test_adamw_is_torchs_adamw_with_its_clipped_gradient():
+    torch.manual_seed(0)
+    network = Critic(5, 2, 4, 1, 7, torch.Generator().manual_seed(0))
+    storage = declare(network, Arena("cpu"), "critic", "a test")
+    bare = Storage(storage.parameters, storage.statistics, storage.spans, ())  # nothing is projected
+    step = NetworkStep(bare, Arena("cpu"), "adam", 0.01, betas=(0.9, 0.95), decay=0.1, max_norm=2.0)
+    theirs = bare.parameters.clone().requires_grad_()
+    reference = torch.optim.AdamW([theirs], betas=(0.9, 0.95), weight_decay=0.1)
+    for k in range(12):
+        lr, grad = 1e-2 / (k + 1), torch.randn(theirs.numel()) * 0.3 ** (k % 3)
+        reference.param_groups[0]["lr"] = lr
+        theirs.grad = grad.clone()
+        torch.nn.utils.clip_grad_norm_([theirs], 2.0)
+        reference.step()
+        assert step.apply(torch.tensor(1.0), grad, None, step.adam.factors(torch.tensor(lr)))
+    torch.testing.assert_close(bare.parameters, theirs.detach(), rtol=1e-5, atol=1e-7)
 
 
 def step_of_a_critic() -> tuple[NetworkStep, torch.Tensor]:

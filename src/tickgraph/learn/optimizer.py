@@ -12,31 +12,47 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
 
 class Adam:
-    """Adam without weight decay over one flat tensor; moments and step counter are tensors of the arena.
+    """Adam over one flat tensor; moments and step counter are tensors of the arena.
+
+    With `decay` it is AdamW (arXiv 1711.05101): parameters shrink by rate * decay before each step, apart from the
+    gradient and its moments.
 
     Args:
         parameters: (P,) float32, or () for a scalar.
         arena: owner of the state.
         prefix: folder of the state in the arena.
+        betas: decay of the two moments, per step.
+        decay: weight decay, 0 for none.
     """
 
-    def __init__(self, parameters: Tensor, arena: Arena, prefix: str) -> None:
+    def __init__(
+        self,
+        parameters: Tensor,
+        arena: Arena,
+        prefix: str,
+        betas: tuple[float, float] = (BETA1, BETA2),
+        decay: float = 0.0,
+    ) -> None:
         shape = tuple(parameters.shape)
         self.parameters = parameters
+        self.betas, self.decay = betas, decay
         self.moment1 = arena.new(f"{prefix}/moment1", shape, why="Adam's mean of gradients")
         self.moment2 = arena.new(f"{prefix}/moment2", shape, why="Adam's mean of squared gradients")
         self.steps = arena.new(f"{prefix}/steps", (), torch.int64, "steps that Adam has taken, without skipped ones")
 
     def factors(self, rate: Tensor) -> Tensor:
-        """Return (2,): what the next step at `rate` () multiplies its direction and its spread with.
+        """Return (2,): what the next step at `rate` () multiplies its direction and its spread with; with weight
+        decay (3,), and what it multiplies the parameters with.
 
         They come from a program of their own: a compiler would fuse them into the loop over the parameters and compute
         them again for each.
         """
         count = (self.steps + 1).to(torch.float32)
         # 1 - beta^count, without the cancellation at small counts.
-        size = -rate / torch.expm1(count * math.log(BETA1))
-        return torch.stack((size, torch.rsqrt(-torch.expm1(count * math.log(BETA2)))))
+        beta1, beta2 = self.betas
+        size = -rate / torch.expm1(count * math.log(beta1))
+        spread = torch.rsqrt(-torch.expm1(count * math.log(beta2)))
+        return torch.stack((size, spread, 1.0 - rate * self.decay) if self.decay else (size, spread))
 
     def proposal(self, grad: Tensor, factors: Tensor, ok: Tensor) -> Tensor:
         """Update the moments where `ok` and return what the parameters would become.
@@ -46,12 +62,14 @@ class Adam:
             factors: of this step.
             ok: () bool; where it is false, moments and step counter stay.
         """
-        moment1 = torch.where(ok, torch.lerp(self.moment1, grad, 1.0 - BETA1), self.moment1)
-        moment2 = torch.where(ok, torch.lerp(self.moment2, grad.square(), 1.0 - BETA2), self.moment2)
+        beta1, beta2 = self.betas
+        moment1 = torch.where(ok, torch.lerp(self.moment1, grad, 1.0 - beta1), self.moment1)
+        moment2 = torch.where(ok, torch.lerp(self.moment2, grad.square(), 1.0 - beta2), self.moment2)
         self.moment1.copy_(moment1)
         self.moment2.copy_(moment2)
         self.steps += ok
-        return self.parameters - factors[0] * moment1 / (torch.sqrt(moment2) * factors[1] + EPS)
+        parameters = self.parameters * factors[2] if self.decay else self.parameters
+        return parameters - factors[0] * moment1 / (torch.sqrt(moment2) * factors[1] + EPS)
 
 
 class NetworkStep:
@@ -63,6 +81,8 @@ class NetworkStep:
         momentum: weight of a batch in the running statistics.
         target: flat parameters that follow by `tau`; their network has no running statistics.
         tau: weight of the new parameters in the target.
+        betas, decay: of Adam.
+        max_norm: largest norm of the whole gradient; a longer one is shortened to it. 0: none is.
     """
 
     def __init__(
@@ -73,30 +93,38 @@ class NetworkStep:
         momentum: float,
         target: Tensor | None = None,
         tau: float = 0.0,
+        betas: tuple[float, float] = (BETA1, BETA2),
+        decay: float = 0.0,
+        max_norm: float = 0.0,
     ) -> None:
         self.storage, self.momentum, self.target, self.tau = storage, momentum, target, tau
-        self.adam = Adam(storage.parameters, arena, prefix)
+        self.max_norm = max_norm
+        self.adam = Adam(storage.parameters, arena, prefix, betas, decay)
 
-    def apply(self, loss: Tensor, grad: Tensor, statistics: Tensor, factors: Tensor) -> Tensor:
+    def apply(self, loss: Tensor, grad: Tensor, statistics: Tensor | None, factors: Tensor) -> Tensor:
         """Take the step unless the loss or a gradient is not finite; then everything keeps its value.
 
         Args:
             loss: () float32.
             grad: (P,) float32, laid out like the storage's parameters.
-            statistics: (2, S) float32, batch statistics of the forward pass.
-            factors: (2,) of `Adam.factors`.
+            statistics: (2, S) float32, batch statistics of the forward pass; None where no layer has any.
+            factors: of `Adam.factors`.
 
         Returns:
             () bool: the step was taken.
         """
         # A square that overflows counts as not finite too, as it would ruin the second moment.
-        ok = torch.isfinite(loss) & torch.isfinite(grad.square().sum())
+        square = grad.square().sum()
+        ok = torch.isfinite(loss) & torch.isfinite(square)
+        if self.max_norm:  # as torch.nn.utils.clip_grad_norm_ has it
+            grad = grad * (self.max_norm / (torch.sqrt(square) + 1e-6)).clamp(max=1.0)
         parameters, running = self.storage.parameters, self.storage.statistics
         new = torch.where(ok, self.storage.projection(self.adam.proposal(grad, factors, ok)), parameters)
         if self.target is not None:
             self.target.copy_(torch.where(ok, torch.lerp(self.target, new, self.tau), self.target))
         parameters.copy_(new)
-        running.copy_(torch.where(ok, torch.lerp(running, statistics, self.momentum), running))
+        if statistics is not None:
+            running.copy_(torch.where(ok, torch.lerp(running, statistics, self.momentum), running))
         return ok
 
 

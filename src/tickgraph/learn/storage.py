@@ -58,6 +58,8 @@ class Storage:
         Rows of a linear layer get norm 1, gain and offset of a batch norm together norm sqrt(d), the gain of an RMS
         norm sqrt(d).
         """
+        if not self.groups:
+            return flat
         pieces = [_PROJECTIONS[group.name](group.of(flat)) for group in self.groups]
         return flatten([*pieces, flat[sum(piece.numel() for piece in pieces) :]])
 
