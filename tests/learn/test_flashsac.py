@@ -15,7 +15,6 @@ from tickgraph.learn.flashsac import (
     scatter_shares,
     target_entropy,
 )
-from tickgraph.learn.replay import Batch
 
 ATOMS = torch.linspace(-5.0, 5.0, 101, dtype=torch.float64).float()
 
@@ -80,8 +79,7 @@ def test_labels_take_the_whole_distribution_of_the_lesser_member():
     logits = torch.full((2, 2, 101), -50.0)
     logits[0, 0, 70] = logits[1, 0, 60] = 50.0  # row 0: member 1 is less
     logits[0, 1, 30] = logits[1, 1, 40] = 50.0  # row 1: member 0 is less
-    batch = Batch(*[torch.zeros(4, 1)] * 2, torch.zeros(2, 1), torch.zeros(2), torch.ones(2), torch.zeros(()))
-    labels = distribution_labels(logits, batch, torch.zeros(2), ATOMS)
+    labels = distribution_labels(logits, torch.zeros(2), torch.ones(2), torch.zeros(2), ATOMS)
     assert labels.argmax(-1).tolist() == [60, 30]
     torch.testing.assert_close(labels.amax(-1), torch.ones(2), rtol=0, atol=1e-4)
 

@@ -2,9 +2,9 @@
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,8 +111,23 @@ class CriticLoss(NamedTuple):
     """(2, S) batch means and variances of the critic's norms."""
 
 
+class Tails(NamedTuple):
+    """The parts of the objectives behind the networks, which can be compiled without these."""
+
+    actor: Callable[..., Any]
+    labels: Callable[..., Any]
+    critic: Callable[..., Any]
+
+
 def actor_objective(
-    actor: Actor, critic: Critic, alpha: Tensor, batch: Batch, noise: Tensor, atoms: Tensor, bc_weight: float
+    actor: Actor,
+    critic: Critic,
+    alpha: Tensor,
+    batch: Batch,
+    noise: Tensor,
+    atoms: Tensor,
+    bc_weight: float,
+    tails: Tails | None = None,
 ) -> ActorLoss:
     """mean(alpha log pi - min_i Q_i(s, a)) with a ~ pi(s).
 
@@ -127,6 +142,7 @@ def actor_objective(
         noise: (B, A) standard normal.
         atoms: (K,) support.
         bc_weight: weight of mean|Q| mean((a - replayed action)^2).
+        tails: what computes the part behind the networks.
     """
     rows = slice(batch.action.shape[0])
     stats: list[BatchStats] = []
@@ -134,7 +150,8 @@ def actor_objective(
     action, log_prob = sample_action(mean, log_std, noise)
     logits = critic(torch.cat((batch.critic_obs[rows], action), dim=-1))
     value = expectation(logits, atoms).amin(0)
-    return actor_loss(value, action, log_prob, alpha, batch.action, bc_weight, pack_statistics(stats))
+    tail = (tails or TAILS).actor
+    return tail(value, action, log_prob, alpha, batch.action, bc_weight, pack_statistics(stats))
 
 
 def actor_loss(
@@ -160,7 +177,13 @@ def next_action(actor: Actor, batch: Batch, noise: Tensor) -> tuple[Tensor, Tens
 
 
 def critic_objective(
-    critic: Critic, target: Critic, alpha: Tensor, batch: Batch, successor: tuple[Tensor, Tensor], atoms: Tensor
+    critic: Critic,
+    target: Critic,
+    alpha: Tensor,
+    batch: Batch,
+    successor: tuple[Tensor, Tensor],
+    atoms: Tensor,
+    tails: Tails | None = None,
 ) -> CriticLoss:
     """Cross entropy of both members against the projected distribution of the lesser target member.
 
@@ -174,27 +197,30 @@ def critic_objective(
         batch: B transitions, `reward` already normalised.
         successor: a' (B, A) and log pi(a'|s') (B,).
         atoms: (K,) support.
+        tails: what computes the parts behind the networks.
     """
+    tails = tails or TAILS
     action, log_prob = successor
     size = action.shape[0]
     x = torch.cat((batch.critic_obs, torch.cat((batch.action, action))), dim=-1)
     with torch.no_grad():
-        labels = distribution_labels(target(x, [], slice(size, None)), batch, alpha * log_prob, atoms)
+        logits = target(x, [], slice(size, None))
+        labels = tails.labels(logits, batch.reward, batch.discount, alpha * log_prob, atoms)
     stats: list[BatchStats] = []
     logits = critic(x, stats, slice(size))
-    return critic_loss(logits, labels, atoms, pack_statistics(stats))
+    return tails.critic(logits, labels, atoms, pack_statistics(stats))
 
 
-def distribution_labels(logits: Tensor, batch: Batch, cost: Tensor, atoms: Tensor) -> Tensor:
+def distribution_labels(logits: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor) -> Tensor:
     """Return the target distribution (B, K) from the target critics' logits (2, B, K) of (s', a').
 
     Per row it is the whole distribution of the member whose mean is less, moved by reward, discount and the entropy's
-    cost alpha log pi (B,).
+    cost alpha log pi, (B,) each.
     """
     probs = torch.softmax(logits, dim=-1)
     values = (probs * atoms).sum(-1)
     lesser = torch.where((values[0] <= values[1])[:, None], probs[0], probs[1])
-    return project_distribution(lesser, batch.reward, batch.discount, cost, atoms)
+    return project_distribution(lesser, reward, discount, cost, atoms)
 
 
 def critic_loss(logits: Tensor, labels: Tensor, atoms: Tensor, statistics: Tensor) -> CriticLoss:
@@ -203,6 +229,9 @@ def critic_loss(logits: Tensor, labels: Tensor, atoms: Tensor, statistics: Tenso
     loss = -(labels * log_probs).sum(-1).mean()
     q = (log_probs.detach().exp() * atoms).sum(-1).mean()
     return CriticLoss(loss, q, (labels * atoms).sum(-1).mean(), statistics)
+
+
+TAILS = Tails(actor_loss, distribution_labels, critic_loss)
 
 
 def expectation(logits: Tensor, atoms: Tensor) -> Tensor:

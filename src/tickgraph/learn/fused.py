@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from tickgraph.learn.flashsac import ActorLoss, CriticLoss, actor_loss, critic_loss, distribution_labels
+from tickgraph.learn.flashsac import TAILS, ActorLoss, CriticLoss, Tails
 from tickgraph.learn.networks import Actor, Critic, Trunk, UnitBatchNorm, batch_statistics, log_std_of, sample_action
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.storage import flatten
@@ -206,7 +206,14 @@ def critic_logits(critic: Critic, features: Tensor) -> Tensor:
 
 
 def actor_objective(
-    actor: Actor, critic: Critic, alpha: Tensor, batch: Batch, noise: Tensor, atoms: Tensor, bc_weight: float
+    actor: Actor,
+    critic: Critic,
+    alpha: Tensor,
+    batch: Batch,
+    noise: Tensor,
+    atoms: Tensor,
+    bc_weight: float,
+    tails: Tails = TAILS,
 ) -> ActorLoss:
     """Compute `flashsac.actor_objective`."""
     rows = slice(batch.action.shape[0])
@@ -215,7 +222,7 @@ def actor_objective(
     value, slope = lesser_value(critic, batch.critic_obs[rows], action.detach(), atoms)
     # Adds 0, with the gradient that was found.
     value = value + (slope * (action - action.detach())).sum(-1)
-    return actor_loss(value, action, log_prob, alpha, batch.action, bc_weight, statistics)
+    return tails.actor(value, action, log_prob, alpha, batch.action, bc_weight, statistics)
 
 
 @torch.no_grad()
@@ -226,7 +233,13 @@ def next_action(actor: Actor, batch: Batch, noise: Tensor) -> tuple[Tensor, Tens
 
 
 def critic_objective(
-    critic: Critic, target: Critic, alpha: Tensor, batch: Batch, successor: tuple[Tensor, Tensor], atoms: Tensor
+    critic: Critic,
+    target: Critic,
+    alpha: Tensor,
+    batch: Batch,
+    successor: tuple[Tensor, Tensor],
+    atoms: Tensor,
+    tails: Tails = TAILS,
 ) -> CriticLoss:
     """Compute `flashsac.critic_objective`."""
     action, log_prob = successor
@@ -234,6 +247,7 @@ def critic_objective(
     with torch.no_grad():
         whitened = Whitened(torch.cat((batch.critic_obs, torch.cat((batch.action, action))), dim=-1))
         features, _ = train_features(target.trunk, whitened, slice(size, None))
-        labels = distribution_labels(critic_logits(target, features), batch, alpha * log_prob, atoms)
+        logits = critic_logits(target, features)
+        labels = tails.labels(logits, batch.reward, batch.discount, alpha * log_prob, atoms)
     features, statistics = train_features(critic.trunk, whitened, slice(size))
-    return critic_loss(critic_logits(critic, features), labels, atoms, statistics)
+    return tails.critic(critic_logits(critic, features), labels, atoms, statistics)
