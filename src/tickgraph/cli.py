@@ -395,14 +395,16 @@ def _find(parsed: Parsed) -> RunFolder:
 
 def _eval(parsed: Parsed) -> int:
     run = _find(parsed)
-    from tickgraph.run.session import evaluate_run, figures_table
+    from tickgraph.run.session import evaluate_run, figures_table, plot_report, report_lines
 
     task = _judged(parsed, run)
     figures, iteration = evaluate_run(task, run)
     value = {"task": task.name, "run": str(run.path), "iteration": iteration, "evaluation": figures}
     _write_result(parsed, value)
     print(f"{task.name}, {run.path}, iteration {iteration}")
-    print("\n".join(figures_table({"trained": figures})))
+    print("\n".join([*figures_table({"trained": figures}), *report_lines(task, figures)]))
+    if task.evaluation.report is not None:
+        print(f"plot: {plot_report(task, run, figures)}")
     return 0
 
 

@@ -26,7 +26,7 @@ def reset_scene_to_default(env: Env, mask: Tensor) -> None:
     env.scene.reset(mask)
 
 
-class _SixRanges:
+class SixRanges:
     """Ranges of x y z (m or m/s) and roll pitch yaw (rad or rad/s) as tensors; an axis that is not named stays 0."""
 
     def __init__(self, env: Env, path: str, what: str, ranges: Mapping[str, Range] | None) -> None:
@@ -59,8 +59,8 @@ class reset_root_state_uniform:
     """
 
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
-        self._pose = _SixRanges(env, path, "pose_range", cfg.params.get("pose_range"))
-        self._velocity = _SixRanges(env, path, "velocity_range", cfg.params.get("velocity_range"))
+        self._pose = SixRanges(env, path, "pose_range", cfg.params.get("pose_range"))
+        self._velocity = SixRanges(env, path, "velocity_range", cfg.params.get("velocity_range"))
 
     def __call__(
         self,
@@ -88,7 +88,7 @@ class push_by_setting_velocity:
     """
 
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
-        self._velocity = _SixRanges(env, path, "velocity_range", cfg.params.get("velocity_range"))
+        self._velocity = SixRanges(env, path, "velocity_range", cfg.params.get("velocity_range"))
 
     def __call__(
         self, env: Env, mask: Tensor, velocity_range: Mapping[str, Range], asset_cfg: SceneEntity = ROBOT

@@ -97,9 +97,16 @@ class MotionLibrary:
             clip: (N,) int64 in [0, C).
             index: (N,) int64, frame of that clip.
         """
+        return self.split(self.rows(clip, index))
+
+    def rows(self, clip: Tensor, index: Tensor) -> Tensor:
+        """Return (N, width) float32 rows of the table, one gather; arguments as for `frame`."""
         clip = clip.clamp(0, self._last)
         index = torch.minimum(index.clamp(min=0), self.length[clip] - 1)
-        rows = torch.index_select(self.table, 0, self.start[clip] + index)
+        return torch.index_select(self.table, 0, self.start[clip] + index)
+
+    def split(self, rows: Tensor) -> Frames:
+        """Return the parts of (N, width) rows, as views."""
         joints, bodies = len(self.joint_names), len(self.body_names)
         widths = (joints, joints, 3, 4, 3, 3, 3 * bodies, 4 * bodies, 3 * bodies, 3 * bodies)
         *small, pos, quat, linear, angular = torch.split(rows, widths, dim=1)

@@ -13,6 +13,7 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.core.rng import Stream
 from tickgraph.motion.library import MotionLibrary
 
+_MODES = ("uniform", "start", "each", "adaptive")
 _HIT = 1 << 20  # what one failure adds to its bin
 _DECAY_BITS = 16
 _KERNEL_BITS = 10
@@ -28,8 +29,9 @@ class SamplerCfg:
     """How start frames are drawn.
 
     Args:
-        mode: ``uniform`` over all frames, ``start`` (every clip's first frame, clips alike), or ``adaptive``: a share
-            ``floor`` uniform, the rest in proportion to the failures that were seen.
+        mode: ``uniform`` over all frames, ``start`` (every clip's first frame, clips alike), ``each`` (the first frame
+            of the clip whose turn it is by the world's number, for evaluation), or ``adaptive``: a share ``floor``
+            uniform, the rest in proportion to the failures that were seen.
         bin_s: s, length of the bins in which failures are counted.
         floor: share of the uniform part, in (0, 1].
         decay: share by which the counts fade each tick, in (0, 1).
@@ -39,7 +41,7 @@ class SamplerCfg:
         frames_left: no episode starts with fewer frames of its clip ahead, at least 1.
     """
 
-    mode: Literal["uniform", "start", "adaptive"] = "adaptive"
+    mode: Literal["uniform", "start", "each", "adaptive"] = "adaptive"
     bin_s: float = 1.0
     floor: float = 0.1
     decay: float = 0.001
@@ -60,7 +62,7 @@ class StartSampler:
         path: folder of their names.
 
     Attributes:
-        weights: (K,) int64 that bins are chosen by, none of which is 0 unless the mode is ``start``.
+        weights: (K,) int64 that bins are chosen by, none of which is 0 unless the mode is ``start`` or ``each``.
         failures: (K,) int64, failures a bin, fading; one failure is 2^20. Only if the mode is ``adaptive``.
         bin_clip, bin_start, bin_frames: (K,) int64, each bin's clip, its first frame in it, and how many frames may be
             drawn from it.
@@ -83,7 +85,7 @@ class StartSampler:
         self._offset = arena.constant(f"{path}/offset", offset, ints, "first bin of each clip")
         self._count = arena.constant(f"{path}/count", count, ints, "bins of each clip")
         self._size, self._clips = size, len(count)
-        base = frames if cfg.mode != "start" else (start == 0).to(ints)
+        base = (start == 0).to(ints) if cfg.mode in ("start", "each") else frames
         self.weights = arena.new(f"{path}/weights", (len(clip),), ints, "weight by which each bin is chosen")
         if cfg.mode != "adaptive":
             self.weights.copy_(base)
@@ -108,6 +110,9 @@ class StartSampler:
             stream: of the owner; N rows.
             name: name of the draw within its owner; it takes two.
         """
+        if self.cfg.mode == "each":
+            clip = stream.rng.row % self._clips
+            return clip, torch.zeros_like(clip)
         chosen = stream.choice(f"{name}/bin", self.weights)
         if self.cfg.mode == "start":
             return self.bin_clip[chosen], torch.zeros_like(chosen)
@@ -150,7 +155,7 @@ class StartSampler:
 
 def _check(cfg: SamplerCfg) -> None:
     wrong = {
-        f"mode is {cfg.mode!r}, expected uniform, start or adaptive": cfg.mode not in ("uniform", "start", "adaptive"),
+        f"mode is {cfg.mode!r}, expected one of {', '.join(_MODES)}": cfg.mode not in _MODES,
         f"bin_s is {cfg.bin_s:g}, expected more than 0": not cfg.bin_s > 0.0,
         f"floor is {cfg.floor:g}, expected more than 0 and at most 1": not 0.0 < cfg.floor <= 1.0,
         f"decay is {cfg.decay:g}, expected more than 0 and less than 1": not 0.0 < cfg.decay < 1.0,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.learn.flashsac import FlashSacCfg
 
 if TYPE_CHECKING:
+    from tickgraph.env.env import Env
     from tickgraph.run.evaluate import EvalTrace
 
 PRECISIONS = ("highest", "high")
@@ -93,6 +95,19 @@ class TrainCfg:
             raise TickgraphError(f"train.{name} is {value}, expected a whole number of at least {least}")
 
 
+class EvaluationReport(Protocol):
+    """What a task says of an evaluation beyond single numbers, such as a table of its clips."""
+
+    def make(self, trace: EvalTrace, env: Env) -> dict[str, Any]:
+        """Return plain data, which JSON takes as it is."""
+
+    def lines(self, report: dict[str, Any]) -> list[str]:
+        """Return that as lines for a terminal."""
+
+    def plot(self, report: dict[str, Any], title: str, folder: Path) -> Path:
+        """Draw it into a picture in a folder; returns the file."""
+
+
 @dataclass
 class EvaluationCfg:
     """How a policy of this task is judged: deterministic episodes, one a world, with random words of their own.
@@ -116,6 +131,8 @@ class EvaluationCfg:
     """Signals to record, by name."""
     figures: Callable[[EvalTrace], dict[str, float]] | None = None
     """Turns the recorded episodes into named numbers."""
+    report: EvaluationReport | None = None
+    """Turns them into more than numbers: "report" in the result, lines on the terminal, a picture in plots/."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:

@@ -169,11 +169,15 @@ def evaluate(task: Task, policy: Mapping[str, Tensor] | None) -> dict[str, Any]:
 
     Returns:
         episodes, survival (share of episodes without a termination), return and length (means; length in control
-        steps), invalid (episodes ended by something non-finite), and the task's own figures.
+        steps), invalid (episodes ended by something non-finite), and the task's own figures; "report" is plain data of
+        the task's own, if it has any.
     """
+    report = None
     player = Player(task, task.evaluation.episodes, policy)
     try:
         trace = play(player, task.evaluation.ignore_s)
+        if task.evaluation.report is not None:
+            report = task.evaluation.report.make(trace, player.env)
     finally:
         player.close()
     result: dict[str, Any] = {
@@ -188,4 +192,6 @@ def evaluate(task: Task, policy: Mapping[str, Tensor] | None) -> dict[str, Any]:
         for name, value in task.evaluation.figures(trace).items():
             number = float(value)
             result[name] = number if math.isfinite(number) else None
+    if report is not None:
+        result["report"] = report
     return result

@@ -216,6 +216,7 @@ def _close(
     manifest.write_summary(run, **ending.facts(), evaluation=judged)
     for name, make in (
         ("plot", lambda: plot_learning_curve(run, f"{task.name}, {run.path.name}")),
+        *([("report", lambda: plot_report(task, run, judged["trained"]))] if task.evaluation.report else []),
         *([("video", lambda: record_video(task, run.videos / "final.mp4", policy))] if task.train.video else []),
     ):
         try:
@@ -223,7 +224,7 @@ def _close(
         except Exception as error:  # a picture is never worth a trained run
             warn(f"no {name}: {one_line(error)}")
     manifest.write_summary(run, **ending.facts(), evaluation=judged, files=files)
-    for line in figures_table(judged):
+    for line in [*figures_table(judged), *report_lines(task, judged["trained"])]:
         say(line)
     say(f"run folder: {run.path}" + (f" ({', '.join(files.values())})" if files else ""))
     return 0
@@ -231,13 +232,24 @@ def _close(
 
 def figures_table(judged: dict[str, dict[str, Any]]) -> list[str]:
     """Return evaluation figures as lines, one a figure, one column a policy."""
-    names = list(dict.fromkeys(name for figures in judged.values() for name in figures))
+    names = list(dict.fromkeys(name for figures in judged.values() for name in figures if name != "report"))
     width = max(map(len, names), default=0)
     lines = [f"  {'':<{width}}  " + "".join(f"{column:>12}" for column in judged)]
     for name in names:
         cells = "".join(f"{number(figures.get(name)):>12}" for figures in judged.values())
         lines.append(f"  {name:<{width}}  {cells}")
     return lines
+
+
+def report_lines(task: Task, figures: dict[str, Any]) -> list[str]:
+    """Return what the task's own report says of evaluation figures, behind an empty line; nothing without one."""
+    return [] if task.evaluation.report is None else ["", *task.evaluation.report.lines(figures["report"])]
+
+
+def plot_report(task: Task, run: RunFolder, figures: dict[str, Any]) -> Path:
+    """Draw the task's own report of evaluation figures into the run's plots/; returns the file."""
+    assert task.evaluation.report is not None
+    return task.evaluation.report.plot(figures["report"], f"{task.name}, {run.path.name}", run.plots)
 
 
 def evaluate_run(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:

@@ -83,6 +83,18 @@ register(
     "Unitree G1 humanoid walks on flat ground as commanded",
     source="tickgraph",
 )
+register(
+    "g1_motion_tracking",
+    "tickgraph.tasks.tracking:g1_motion_tracking",
+    "Unitree G1 imitates reference motion with its whole body",
+    source="tickgraph",
+)
+register(
+    "g1_motion_tracking_blind",
+    "tickgraph.tasks.tracking:g1_motion_tracking_blind",
+    "the same from what the real robot measures: no base velocity, no place of the anchor",
+    source="tickgraph",
+)
 
 
 def entries() -> list[TaskEntry]:
