@@ -69,7 +69,7 @@ def test_four_updates_match_the_reference(maths):
     rig = Rig(updates=1)
     learner, ring = rig.learner, rig.ring
     if maths == "readable":
-        rig.cycle._maths = flashsac
+        rig.learner.maths = flashsac
     actor = reference.Actor(OBS, ACTIONS, 8, 2)
     reference.load(actor, learner.actor_storage.named(learner.actor_storage.parameters), None)
     critics = [reference.Critic(CRITIC_OBS + ACTIONS, 12, 2, 21) for _ in range(2)]

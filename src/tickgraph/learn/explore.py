@@ -1,4 +1,4 @@
-"""The policies that act: exploration with sticky noise while collecting, the mean action while evaluating."""
+"""The policies that act: exploration with noise while collecting, the mean action while evaluating."""
 
 from collections.abc import Mapping
 
@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.rng import Rng
-from tickgraph.learn.flashsac import FlashSac
+from tickgraph.learn.learner import Learner, NoiseHold
 
 # Probabilities as whole numbers of this, so that a choice is the same on every device.
 _UNIT = 1 << 28
 
 
 class Explorer:
-    """a = tanh(mean + std * noise), the noise held for a random number of steps; uniform actions during warm-up.
+    """a = tanh(mean + std * noise), the noise drawn in each step or held for some; uniform actions during warm-up.
 
-    It reads the policy snapshot on running statistics. A noise vector lasts n in 1..max steps, P(n) in proportion to
-    n^-exponent. With scope "shared" all worlds change theirs in the same step, whether or not an episode ends; with
-    "per_env" each world has its own count and also changes when its episode ends.
+    It reads the policy snapshot. Where the algorithm holds its noise, a vector lasts n in 1..longest steps, P(n) in
+    proportion to n^-exponent: shared, all worlds change theirs in the same step, whether or not an episode ends; else
+    each world has its own count and also changes when its episode ends.
 
     Args:
         learner: owner of the policy snapshot and of the arena, which holds the explorer's state under "explorer/".
@@ -26,18 +26,19 @@ class Explorer:
         first_row: global number of world 0.
     """
 
-    def __init__(self, learner: FlashSac, num_envs: int, seed: int, first_row: int = 0) -> None:
-        cfg, arena = learner.cfg, learner.arena
-        self.policy, self.action_dim = learner.policy, learner.action_dim
-        self.shared = cfg.noise_scope == "shared"
+    def __init__(self, learner: Learner, num_envs: int, seed: int, first_row: int = 0) -> None:
+        arena, self.hold = learner.arena, learner.hold
+        self.gaussian, self.action_dim = learner.gaussian, learner.action_dim
         self.rng = Rng(arena, num_envs, seed, first_row, "explorer/rng")
         self.draw = self.rng.stream("explorer")
         lanes = self.action_dim + self.action_dim % 2  # normals come in pairs
-        self.rng.reserve({"explorer/repeat": 1, "explorer/noise": lanes})
+        self.rng.reserve({**({"explorer/repeat": 1} if self.hold else {}), "explorer/noise": lanes})
+        self.warmup = arena.new("explorer/warmup", (), torch.bool, "uniform actions instead of the policy's", fill=True)
+        if self.hold is None:
+            return
         self.noise = arena.new("explorer/noise", (num_envs, self.action_dim), why="noise that is held")
         self.left = arena.new("explorer/left", (num_envs,), torch.int64, "steps that the noise still lasts")
-        self.warmup = arena.new("explorer/warmup", (), torch.bool, "uniform actions instead of the policy's", fill=True)
-        powers = [n**-cfg.noise_exponent for n in range(1, cfg.noise_max_repeat + 1)]
+        powers = [n**-self.hold.exponent for n in range(1, self.hold.longest + 1)]
         weights = torch.tensor([round(_UNIT * power / sum(powers)) for power in powers])
         self.weights = arena.constant("explorer/repeat_weights", weights, torch.int64, "P(n) of holding noise n steps")
 
@@ -49,20 +50,26 @@ class Explorer:
             action: (N, A) float32, written: in [-1, 1].
             done: (N,) bool, the episode ended in the last step.
         """
-        repeats = self.draw.choice("repeat", self.weights) + 1
-        fresh = self.draw.normal("noise", self.action_dim)
+        noise = self.draw.normal("noise", self.action_dim)
         random = self.draw.uniform("noise", self.action_dim, -1.0, 1.0)  # of the same words: one of the two is used
+        if self.hold is not None:
+            noise = self._held(noise, done, self.hold)
+        mean, log_std = self.gaussian(obs["actor"])
+        chosen = torch.tanh(mean + torch.exp(log_std) * noise)
+        action.copy_(torch.where(self.warmup, random, chosen))
+        self.rng.advance()
+
+    def _held(self, fresh: Tensor, done: Tensor, hold: NoiseHold) -> Tensor:
+        """Return the noise (N, A) of this step: the one that is held, or `fresh` where its time is over."""
+        repeats = self.draw.choice("repeat", self.weights) + 1
         renew = self.left <= 0
-        if self.shared:
+        if hold.shared:
             repeats = repeats[:1].expand_as(repeats)
         else:
             renew = renew | done
         self.noise.copy_(torch.where(renew[:, None], fresh, self.noise))
         self.left.copy_(torch.where(renew, repeats, self.left) - 1)
-        mean, log_std = self.policy(obs["actor"])
-        chosen = torch.tanh(mean + torch.exp(log_std) * self.noise)
-        action.copy_(torch.where(self.warmup, random, chosen))
-        self.rng.advance()
+        return self.noise
 
     def set_warmup(self, on: bool) -> None:
         """Switch uniform random actions on or off, in place."""
@@ -76,9 +83,9 @@ class GreedyPolicy:
         learner: owner of the policy snapshot.
     """
 
-    def __init__(self, learner: FlashSac) -> None:
-        self.policy = learner.policy
+    def __init__(self, learner: Learner) -> None:
+        self.gaussian = learner.gaussian
 
     def act(self, obs: Mapping[str, Tensor], action: Tensor, done: Tensor) -> None:
         """Write tanh(mean) of `obs` group "actor" (N, Da) into `action` (N, A); `done` is not read."""
-        action.copy_(torch.tanh(self.policy(obs["actor"])[0]))
+        action.copy_(torch.tanh(self.gaussian(obs["actor"])[0]))

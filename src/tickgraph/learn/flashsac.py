@@ -1,53 +1,36 @@
 """FlashSAC in readable PyTorch: the configuration, the objectives in the authors' order, and the learner's state."""
 
-import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
-from tickgraph.core.errors import TickgraphError, nearby
-from tickgraph.core.rng import Rng
+from tickgraph.core.program import Resolution
+from tickgraph.learn.learner import AlgoCfg, Figures, Learner, NoiseHold, Rates, Tails, generator_of
 from tickgraph.learn.networks import Actor, BatchStats, Critic, UnitBatchNorm, sample_action
 from tickgraph.learn.normalizer import RewardNormalizer
-from tickgraph.learn.optimizer import Adam, NetworkStep, learning_rate
-from tickgraph.learn.replay import DISCOUNTS, Batch
-from tickgraph.learn.storage import Storage, bind, declare, pack_statistics
+from tickgraph.learn.optimizer import Adam, NetworkStep
+from tickgraph.learn.replay import Batch
+from tickgraph.learn.storage import pack_statistics
 
 NOISE_SCOPES = ("shared", "per_env")
 
 
 @dataclass
-class FlashSacCfg:
+class FlashSacCfg(AlgoCfg):
     """Hyperparameters; the defaults are the paper's for GPU simulators."""
 
     actor_width: int = 128
     actor_blocks: int = 2
     critic_width: int = 256
     critic_blocks: int = 2
-    atoms: int = 101
-    """Atoms of the return's distribution, evenly spaced over [-v_max, v_max]."""
-    v_max: float = 5.0
-    gamma: float = 0.99
-    n_step: int = 1
-    discount: str = "exact"
-    """"exact": gamma to the steps that a window took; "gamma_n": gamma^n even where it ended early, as the authors."""
-    tau: float = 0.01
-    """Weight of the new critic in the target, every update."""
-    lr_start: float = 3e-4
     lr_end: float = 1.5e-4
-    lr_warmup: int = 0
-    """Steps of linear warm-up from 1e-6."""
-    alpha_init: float = 0.01
     sigma_target: float = 0.15
     """The temperature drives the entropy to that of independent Gaussians of this deviation."""
-    policy_period: int = 2
-    """Critic updates per update of actor and temperature."""
-    batch_size: int = 2048
     g_max: float = 5.0
     """Largest return after reward normalisation."""
     noise_exponent: float = 2.0
@@ -58,33 +41,13 @@ class FlashSacCfg:
     episode's end."""
     bc_weight: float = 0.0
     """Weight of the pull towards replayed actions."""
-    bf16: bool = False
-    """Run matrix products in bfloat16; weights, statistics, losses and optimiser stay float32."""
 
-    def __post_init__(self) -> None:
-        for name, options in (("discount", DISCOUNTS), ("noise_scope", NOISE_SCOPES)):
-            value = getattr(self, name)
-            if value not in options:
-                hint = nearby(value, options) or f"choose one of {', '.join(options)}"
-                raise TickgraphError(f"FlashSacCfg.{name} is {value!r}; {hint}")
-        for name in (
-            *("actor_width", "actor_blocks", "critic_width", "critic_blocks", "n_step", "policy_period"),
-            "noise_max_repeat",
-        ):
-            if getattr(self, name) < 1:
-                raise TickgraphError(f"FlashSacCfg.{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("atoms", "batch_size"):
-            if getattr(self, name) < 2:
-                raise TickgraphError(f"FlashSacCfg.{name} is {getattr(self, name)}; it must be at least 2")
-        for name in ("v_max", "lr_start", "lr_end", "alpha_init", "sigma_target", "g_max"):
-            if not getattr(self, name) > 0.0:
-                raise TickgraphError(f"FlashSacCfg.{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("gamma", "tau"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise TickgraphError(f"FlashSacCfg.{name} is {getattr(self, name)}; it must be in (0, 1]")
-        for name in ("lr_warmup", "bc_weight"):
-            if getattr(self, name) < 0:
-                raise TickgraphError(f"FlashSacCfg.{name} is {getattr(self, name)}; it must not be negative")
+    choices: ClassVar[dict[str, tuple[str, ...]]] = AlgoCfg.choices | {"noise_scope": NOISE_SCOPES}
+    least: ClassVar[dict[str, int]] = AlgoCfg.least | dict.fromkeys(
+        ("actor_width", "actor_blocks", "critic_width", "critic_blocks", "noise_max_repeat"), 1
+    )
+    above_zero: ClassVar[tuple[str, ...]] = (*AlgoCfg.above_zero, "sigma_target", "g_max")
+    not_negative: ClassVar[tuple[str, ...]] = (*AlgoCfg.not_negative, "bc_weight")
 
 
 class ActorLoss(NamedTuple):
@@ -109,14 +72,6 @@ class CriticLoss(NamedTuple):
     """() mean of the target distribution."""
     statistics: Tensor
     """(2, S) batch means and variances of the critic's norms."""
-
-
-class Tails(NamedTuple):
-    """The parts of the objectives behind the networks, which can be compiled without these."""
-
-    actor: Callable[..., Any]
-    labels: Callable[..., Any]
-    critic: Callable[..., Any]
 
 
 def actor_objective(
@@ -282,23 +237,19 @@ def target_entropy(action_dim: int, sigma: float) -> float:
     return 0.5 * action_dim * math.log(2.0 * math.pi * math.e * sigma**2)
 
 
-class FlashSac:
-    """Networks, optimisers, temperature, schedules and reward normaliser; every tensor lies in the arena.
+class FlashSac(Learner):
+    """The learner of FlashSAC; its arguments are those of `Learner`, and the worlds, for the reward normaliser.
 
     Learning rates follow the count of steps on the device. As in the authors' code the schedules of actor and
     temperature advance only when the actor does, while the horizon counts critic updates: with `policy_period` 2 they
     end a run half-way down the cosine, at 2.25e-4 for the default rates.
-
-    Args:
-        cfg: hyperparameters.
-        obs_dims: widths of the groups "actor" and "critic".
-        action_dim: width A of an action.
-        num_envs: worlds, for the reward normaliser.
-        arena: owner of all tensors, under "learner/" and "policy/"; not sealed yet.
-        seed: seed of the start and of the draws.
-        total_updates: critic updates of the whole run, the horizon of the learning rates.
-        first_row: global number of the first row of a batch, rank * batch_size in a run of several processes.
     """
+
+    normalizer: RewardNormalizer
+    actor_first = True
+    MEANS = (("critic_loss", "q_mean", "target_q_mean"), ("actor_loss", "entropy", "alpha_loss"))
+    LAST = (("critic_lr", "reward_scale"), ("actor_lr", "alpha"))
+    TAILS = TAILS
 
     def __init__(
         self,
@@ -311,34 +262,12 @@ class FlashSac:
         total_updates: int,
         first_row: int = 0,
     ) -> None:
-        self.cfg, self.obs_dims, self.action_dim, self.arena = cfg, dict(obs_dims), action_dim, arena
-        generator = torch.Generator().manual_seed(seed & (2**63 - 1))
-        self.actor = Actor(obs_dims["actor"], action_dim, cfg.actor_width, cfg.actor_blocks, generator)
-        critic = (obs_dims["critic"], action_dim, cfg.critic_width, cfg.critic_blocks, cfg.atoms, generator)
-        self.critic = Critic(*critic)
-        self.target, self.policy = copy.deepcopy(self.critic), copy.deepcopy(self.actor)
-        # The trained critic without gradients: autograd, and a compiler that plans ahead, then compute none for it.
-        self.frozen_critic = copy.deepcopy(self.critic)
-        self.actor_storage = declare(self.actor, arena, "learner/actor", "trained actor")
-        self.critic_storage = declare(self.critic, arena, "learner/critic", "trained critics")
-        # No running statistics: the target only ever runs on those of the batch.
-        self.target_storage = declare(self.target, arena, "learner/target", "average of the critics", False, False)
-        self.policy_storage = declare(self.policy, arena, "policy", "the actor that collects", trainable=False)
-        # Not the policy itself: an update may run beside ticks, and these act with one policy from first to last.
-        self.pending = tuple(
-            arena.new(f"learner/pending/{name}", tuple(tensor.shape), why=f"{name} of the policy that acts next")
-            for name, tensor in _tensors(self.policy_storage)
-        )
-        bind(self.frozen_critic, self.critic_storage, trainable=False)
-        for trained, follower in (
-            (self.actor_storage, self.policy_storage),
-            (self.critic_storage, self.target_storage),
-        ):
-            trained.parameters.copy_(trained.projection(trained.parameters))
-            follower.parameters.copy_(trained.parameters)
-        self.snapshot_policy()
-
-        self.log_alpha = arena.new("learner/log_alpha", (), why="log temperature", fill=math.log(cfg.alpha_init))
+        start = generator_of(seed)
+        actor = Actor(obs_dims["actor"], action_dim, cfg.actor_width, cfg.actor_blocks, start)
+        widths = (obs_dims["critic"], action_dim, cfg.critic_width, cfg.critic_blocks, cfg.atoms)
+        networks = (actor, Critic(*widths, start))
+        super().__init__(cfg, obs_dims, action_dim, arena, seed, total_updates, first_row, networks, True)
+        self.hold = NoiseHold(cfg.noise_exponent, cfg.noise_max_repeat, cfg.noise_scope == "shared")
         self.target_entropy = target_entropy(action_dim, cfg.sigma_target)
         momentum = UnitBatchNorm.momentum
         self.actor_step = NetworkStep(self.actor_storage, arena, "learner/actor_adam", momentum)
@@ -347,78 +276,49 @@ class FlashSac:
             *(self.target_storage.parameters, cfg.tau),
         )
         self.alpha_adam = Adam(self.log_alpha, arena, "learner/alpha_adam")
-        self.updates = arena.new("learner/updates", (), torch.int64, "critic updates so far")
-        self.actor_updates = arena.new("learner/actor_updates", (), torch.int64, "actor updates so far")
-        self.horizon = arena.new("learner/horizon", (), torch.int64, "updates of the whole run", fill=total_updates)
         self.normalizer = RewardNormalizer(arena, num_envs, cfg.gamma, cfg.g_max, "learner/normalizer")
-        self.atoms = arena.constant(
-            "learner/atoms", torch.linspace(-cfg.v_max, cfg.v_max, cfg.atoms, dtype=torch.float64), why="support"
-        )
-        self.rng = Rng(arena, cfg.batch_size, seed, first_row, "learner/rng")
-        self.replay_draw = self.rng.stream("learner/replay")
-        self.noise_draw = self.rng.stream("learner/noise")
+        self.maths: Any = None
 
-    def rate(self, count: Tensor) -> Tensor:
-        """Return the learning rate () of step `count` () of a schedule."""
-        cfg = self.cfg
-        return learning_rate(count, self.horizon, cfg.lr_start, cfg.lr_end, cfg.lr_warmup)
+    def choose_maths(self, resolution: Resolution) -> None:
+        """Take the short form of the objectives where it is the faster one; in bfloat16 the readable one.
 
-    def alpha(self) -> Tensor:
-        """Return the temperature, () float32."""
-        return torch.exp(self.log_alpha)
-
-    def snapshot_policy(self) -> None:
-        """Keep the actor as the policy that collects from the next `publish_policy` on."""
-        for pending, (_, tensor) in zip(self.pending, _tensors(self.actor_storage), strict=True):
-            pending.copy_(tensor)
-
-    def publish_policy(self) -> None:
-        """Let the newest snapshot collect; called between iterations, never beside a tick."""
-        for pending, (_, tensor) in zip(self.pending, _tensors(self.policy_storage), strict=True):
-            tensor.copy_(pending)
-
-    def set_horizon(self, total_updates: int) -> None:
-        """Change the horizon of the learning rates in place; rates follow the new cosine from the next update on."""
-        self.horizon.fill_(total_updates)
-
-    def state_names(self) -> list[str]:
-        """Return the names in the arena of all state of learner, policy and explorer, constants left out."""
-        names = self.arena.names()
-        return [name for name in names if name.startswith(STATE_FOLDERS) and not name.endswith(CONSTANTS)]
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return a copy of all state under "learner/", "policy/" and "explorer/", by arena name."""
-        return {name: self.arena[name].clone() for name in self.state_names()}
-
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Write a state back in place.
-
-        Raises:
-            TickgraphError: a name is missing or unknown, or a shape or dtype differs; then nothing has been written.
+        The short form has no casts of its own, and its uncompiled batch norm is for the CPU.
         """
-        own = {name: self.arena[name] for name in self.state_names()}
-        missing = [name for name in own if name not in state]
-        unknown = [name for name in state if name not in own]
-        if missing or unknown:
-            raise TickgraphError(
-                f"the learner's state lacks {missing[:3] or 'nothing'} and has unknown {unknown[:3] or 'nothing'} "
-                f"({len(missing)} missing, {len(unknown)} unknown); load it with the configuration it was saved with"
-            )
-        for name, tensor in own.items():
-            given = state[name]
-            if given.shape != tensor.shape or given.dtype != tensor.dtype:
-                raise TickgraphError(
-                    f"the learner's state has {name!r} as {tuple(given.shape)} {given.dtype}, this learner as "
-                    f"{tuple(tensor.shape)} {tensor.dtype}; load it with the configuration it was saved with"
-                )
-        for name, tensor in own.items():
-            tensor.copy_(state[name])
+        from tickgraph.learn import flashsac, fused  # which are written in terms of this file
 
+        uncompiled = self.arena.device.type != "cpu" and resolution.inner == "eager"
+        self.maths = flashsac if self.cfg.bf16 or uncompiled else fused
 
-def _tensors(storage: Storage) -> tuple[tuple[str, Tensor], ...]:
-    return ("parameters", storage.parameters), ("statistics", storage.statistics)
+    def prepare(self, batch: Batch) -> Batch:
+        """Return the batch with its rewards divided by the normaliser's scale."""
+        reward = batch.reward / self.normalizer.scale
+        return Batch(batch.actor_obs, batch.critic_obs, batch.action, reward, batch.discount, batch.redraws)
 
+    def rates(self) -> Rates:
+        """Return what the schedules say for the next update; the temperature follows the actor's."""
+        critic, actor = self.rate(self.updates), self.rate(self.actor_updates)
+        factors = (self.critic_step.adam.factors(critic), self.actor_step.adam.factors(actor))
+        return Rates(critic, actor, *factors, self.alpha_adam.factors(actor))
 
-STATE_FOLDERS = ("learner/", "policy/", "explorer/")
-CONSTANTS = ("learner/atoms", "/rng/row", "/rng/stream", "/rng/block", "explorer/repeat_weights")
+    def actor_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> ActorLoss:
+        """Compute `actor_objective`."""
+        return self.maths.actor_objective(
+            *(self.actor, self.frozen_critic, self.alpha(), batch, noise, self.atoms, self.cfg.bc_weight, tails)
+        )
+
+    def apply_actor(self, out: ActorLoss, grad: Tensor, rates: Rates) -> Figures:
+        """Take the step of the actor, and of the temperature by the actor's entropy."""
+        ok = self.actor_step.apply(out.loss, grad, out.statistics, rates.actor_factors)
+        alpha_loss = self.step_alpha(out.entropy, rates.alpha_factors, ok)
+        self.actor_updates += 1
+        return (out.loss, out.entropy, alpha_loss), (rates.actor, self.alpha()), ok
+
+    def critic_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> CriticLoss:
+        """Compute `critic_objective`, with a' of the actor as it has just become."""
+        successor = self.maths.next_action(self.actor, batch, noise)
+        return self.maths.critic_objective(self.critic, self.target, self.alpha(), batch, successor, self.atoms, tails)
+
+    def apply_critic(self, out: CriticLoss, grad: Tensor, rates: Rates) -> Figures:
+        """Take the critic's step, and let the target follow."""
+        ok = self.critic_step.apply(out.loss, grad, out.statistics, rates.critic_factors)
+        return (out.loss, out.q, out.target_q), (rates.critic, self.normalizer.scale), ok

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from tickgraph.learn.flashsac import TAILS, ActorLoss, CriticLoss, Tails
+from tickgraph.learn.flashsac import TAILS, ActorLoss, CriticLoss
+from tickgraph.learn.learner import Tails
 from tickgraph.learn.networks import Actor, Critic, Trunk, UnitBatchNorm, batch_statistics, log_std_of, sample_action
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.storage import flatten

@@ -65,3 +65,55 @@ class RewardNormalizer:
         """Let the learner see the statistics so far."""
         deviation = torch.sqrt(self.var + 1e-8).to(torch.float32)
         self.scale.copy_(torch.maximum(deviation, self.largest / self.g_max)[0])
+
+
+class ObsNormalizer:
+    """Running mean and deviation of one group of observations, for (x - mean) / (deviation + eps), as FastSAC has it.
+
+    `update` merges what a tick observed (Chan's parallel formula); networks read `published`, which `publish` writes
+    between ticks and updates. So an update that runs beside ticks reads numbers that stay, and the policy acts on
+    those of its own last update. A row with anything that is not finite counts for nothing.
+
+    Args:
+        arena: owner of the statistics.
+        dim: width D of the group.
+        prefix: folder of the tensors in the arena.
+        eps: added to the deviation.
+    """
+
+    def __init__(self, arena: Arena, dim: int, prefix: str, eps: float = 1e-2) -> None:
+        self.eps = eps
+        wide = torch.float64  # Counts pass 2^24, where float32 stops counting.
+        self.mean = arena.new(f"{prefix}/mean", (dim,), wide, "mean of the observations")
+        self.var = arena.new(f"{prefix}/var", (dim,), wide, "biased variance of the observations", fill=1.0)
+        self.count = arena.new(f"{prefix}/count", (1,), wide, "observations in mean and variance")
+        self.published = arena.new(
+            f"{prefix}/published", (2, dim), why="mean and 1 / (deviation + eps) as networks read"
+        )
+        self.publish()
+
+    def update(self, obs: Tensor) -> None:
+        """Take in the observations (N, D) float32 of one tick."""
+        finite = torch.isfinite(obs).all(-1, keepdim=True)
+        rows = torch.where(finite, obs, 0.0).to(torch.float64)
+        new = finite.sum(0).to(torch.float64)  # (1,)
+        some = new.clamp(min=1.0)
+        new_mean = rows.sum(0) / some
+        new_var = torch.where(finite, (rows - new_mean).square(), 0.0).sum(0) / some
+        total = (self.count + new).clamp(min=1.0)
+        delta = new_mean - self.mean
+        spread = self.var * self.count + new_var * new + delta.square() * self.count * new / total
+        # As long as nothing was seen the variance stays what it was declared as.
+        self.var.copy_(torch.where(self.count + new > 0.0, spread / total, self.var))
+        self.mean += delta * new / total
+        self.count += new
+
+    def publish(self) -> None:
+        """Let networks read the statistics so far."""
+        scale = 1.0 / (torch.sqrt(self.var) + self.eps)
+        self.published.copy_(torch.stack((self.mean, scale)))
+
+
+def normalize(obs: Tensor, published: Tensor) -> Tensor:
+    """Return observations (rows, D) with the statistics (2, D) of `ObsNormalizer.published` taken out."""
+    return (obs - published[0]) * published[1]

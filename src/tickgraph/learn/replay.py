@@ -9,7 +9,7 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.rng import Stream
-from tickgraph.learn.normalizer import RewardNormalizer
+from tickgraph.learn.normalizer import ObsNormalizer, RewardNormalizer
 
 DISCOUNTS = ("exact", "gamma_n")
 
@@ -56,6 +56,7 @@ class Ring:
         ahead: ticks that may be written between two calls of `publish` while the learner samples; what they overwrite
             is hidden.
         normalizer: told of every reward that is written.
+        obs_normalizers: by group, told of every observation that is written; terminal observations are left out.
         prefix: folder of the tensors in the arena.
 
     Raises:
@@ -76,6 +77,7 @@ class Ring:
         redraw_rounds: int = 4,
         ahead: int = 0,
         normalizer: RewardNormalizer | None = None,
+        obs_normalizers: Mapping[str, ObsNormalizer] | None = None,
         prefix: str = "ring",
     ) -> None:
         if discount not in DISCOUNTS:
@@ -95,7 +97,7 @@ class Ring:
         self.capacity, self.num_envs, self.n_step, self.ahead = capacity, num_envs, n_step, ahead
         self.gamma, self.discount, self.redraw_rounds = gamma, discount, redraw_rounds
         self.boundary_rows = boundary_rows or max(num_envs, capacity * num_envs // 16)
-        self.normalizer = normalizer
+        self.normalizer, self.obs_normalizers = normalizer, dict(obs_normalizers or {})
         rows = capacity * num_envs
         # One row more than the table: boundaries that do not fit are written there, as zeros, and never read.
         self._dummy = rows + self.boundary_rows
@@ -170,6 +172,8 @@ class Ring:
         self.written += 1
         if self.normalizer is not None:
             self.normalizer.update(reward, terminated | truncated)
+        for group, normalizer in self.obs_normalizers.items():
+            normalizer.update(obs[group])
 
     def publish(self) -> None:
         """Show the learner what has been written; called between iterations, never beside a sample."""
@@ -177,9 +181,11 @@ class Ring:
         self.visible_stored.copy_(self.stored)
         if self.normalizer is not None:
             self.normalizer.publish()
+        for normalizer in self.obs_normalizers.values():
+            normalizer.publish()
 
     def clear(self) -> None:
-        """Forget every transition, in place. The normaliser keeps its statistics."""
+        """Forget every transition, in place. The normalisers keep their statistics."""
         for counter in (self.written, self.stored, self.visible, self.visible_stored):
             counter.zero_()
 

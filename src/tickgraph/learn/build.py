@@ -1,0 +1,69 @@
+"""Which algorithms there are, and a learner and its replay made from a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
+from tickgraph.learn.learner import AlgoCfg, Learner
+from tickgraph.learn.replay import Ring
+from tickgraph.learn.sac import Sac, SacCfg
+
+ALGOS: dict[str, type[AlgoCfg]] = {"flashsac": FlashSacCfg, "sac": SacCfg}
+
+
+def algo_name(cfg: AlgoCfg) -> str:
+    """Return the name of the algorithm that a configuration is of.
+
+    Raises:
+        TickgraphError: it is of none.
+    """
+    for name, kind in ALGOS.items():
+        if type(cfg) is kind:
+            return name
+    kinds = ", ".join(kind.__name__ for kind in ALGOS.values())
+    raise TickgraphError(f"train.algo is a {type(cfg).__name__}; give one of {kinds}")
+
+
+def check_algo(name: str) -> str:
+    """Return the name of an algorithm.
+
+    Raises:
+        TickgraphError: there is none of this name.
+    """
+    if name not in ALGOS:
+        raise TickgraphError(
+            f"there is no algorithm {name!r}; {nearby(name, ALGOS) or 'the algorithms are ' + ', '.join(ALGOS)}"
+        )
+    return name
+
+
+def make_learner(
+    cfg: AlgoCfg,
+    obs_dims: Mapping[str, int],
+    action_dim: int,
+    num_envs: int,
+    arena: Arena,
+    seed: int,
+    total_updates: int = 1,
+    first_row: int = 0,
+) -> Learner:
+    """Build the learner of a configuration; the arguments are those of `Learner`, and the number of worlds."""
+    if isinstance(cfg, FlashSacCfg):
+        return FlashSac(cfg, obs_dims, action_dim, num_envs, arena, seed, total_updates, first_row)
+    assert isinstance(cfg, SacCfg), f"no learner for {algo_name(cfg)}"
+    return Sac(cfg, obs_dims, action_dim, arena, seed, total_updates, first_row)
+
+
+def make_ring(learner: Learner, slots: int, num_envs: int, ahead: int = 0) -> Ring:
+    """Build the replay of `slots` ticks that a learner samples from, in the learner's arena; see `Ring`."""
+    cfg = learner.cfg
+    return Ring(
+        *(learner.arena, slots, num_envs, learner.obs_dims, learner.action_dim),
+        *(cfg.n_step, cfg.gamma, cfg.discount),
+        ahead=ahead,
+        normalizer=learner.normalizer,
+        obs_normalizers=learner.obs_normalizers,
+    )
