@@ -93,10 +93,12 @@ def test_step_projects_then_averages():
     torch.testing.assert_close(step.storage.statistics[1], torch.full_like(statistics[1], 1.04))
 
 
-@pytest.mark.parametrize("bad", ["loss", "gradient", "overflow"])
+@pytest.mark.parametrize("bad", ["loss", "gradient", "overflow", "mean", "variance"])
 def test_a_bad_step_touches_nothing(bad):
     step, target = step_of_a_critic()
-    size, statistics = target.numel(), torch.full_like(step.storage.statistics, math.nan)
+    size, statistics = target.numel(), torch.full_like(step.storage.statistics, 2.0)
+    statistics[0, 3] = math.nan if bad == "mean" else 2.0
+    statistics[1, 3] = math.inf if bad == "variance" else 2.0
     factors = step.adam.factors(torch.tensor(0.1))
     loss, grad = torch.tensor(math.nan if bad == "loss" else 1.0), torch.ones(size)
     if bad == "gradient":

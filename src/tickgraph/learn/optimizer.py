@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.storage import Storage
+from tickgraph.learn.storage import Stacked, Storage
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 
@@ -83,6 +83,7 @@ class NetworkStep:
         tau: weight of the new parameters in the target.
         betas, decay: of Adam.
         max_norm: largest norm of the whole gradient; a longer one is shortened to it. 0: none is.
+        stacked: copies of the weights that every step renews.
     """
 
     def __init__(
@@ -96,13 +97,14 @@ class NetworkStep:
         betas: tuple[float, float] = (BETA1, BETA2),
         decay: float = 0.0,
         max_norm: float = 0.0,
+        stacked: Stacked | None = None,
     ) -> None:
         self.storage, self.momentum, self.target, self.tau = storage, momentum, target, tau
-        self.max_norm = max_norm
+        self.max_norm, self.stacked = max_norm, stacked
         self.adam = Adam(storage.parameters, arena, prefix, betas, decay)
 
     def apply(self, loss: Tensor, grad: Tensor, statistics: Tensor | None, factors: Tensor) -> Tensor:
-        """Take the step unless the loss or a gradient is not finite; then everything keeps its value.
+        """Take the step unless loss, gradient or statistics are not finite; then everything keeps its value.
 
         Args:
             loss: () float32.
@@ -113,9 +115,12 @@ class NetworkStep:
         Returns:
             () bool: the step was taken.
         """
-        # A square that overflows counts as not finite too, as it would ruin the second moment.
+        # A square that overflows counts as not finite too, as it would ruin the second moment. A variance can overflow
+        # while the loss stays finite, because what is divided by it becomes 0.
         square = grad.square().sum()
         ok = torch.isfinite(loss) & torch.isfinite(square)
+        if statistics is not None:
+            ok = ok & torch.isfinite(statistics).all()
         if self.max_norm:  # as torch.nn.utils.clip_grad_norm_ has it
             grad = grad * (self.max_norm / (torch.sqrt(square) + 1e-6)).clamp(max=1.0)
         parameters, running = self.storage.parameters, self.storage.statistics
@@ -125,6 +130,8 @@ class NetworkStep:
         parameters.copy_(new)
         if statistics is not None:
             running.copy_(torch.where(ok, torch.lerp(running, statistics, self.momentum), running))
+        if self.stacked is not None:
+            self.stacked.refresh()
         return ok
 
 

@@ -21,7 +21,12 @@ class Span:
 
     def of(self, flat: Tensor) -> Tensor:
         """Return the view (*shape) of `flat` (P,)."""
-        return flat[self.start : self.start + math.prod(self.shape)].view(self.shape)
+        return flat[self.start : self.start + self.size].view(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,58 @@ class Storage:
             return flat
         pieces = [_PROJECTIONS[group.name](group.of(flat)) for group in self.groups]
         return flatten([*pieces, flat[sum(piece.numel() for piece in pieces) :]])
+
+    @property
+    def linear(self) -> dict[str, Span]:
+        """{name: place} of the linear layers' weights; they are the first in the flat tensor."""
+        end = sum(group.size for group in self.groups if group.name == "rows")
+        return {span.name: span for span in self.spans if span.start < end}
+
+    def pairs(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return {path of a batch norm: gain and offset (2, M, d)}, or (2, 1, d) of a single network."""
+        found = {}
+        for span in self.spans:
+            path, _, name = span.name.rpartition(".")
+            if name == "offset":
+                both = flat[span.start - span.size : span.start + span.size]
+                found[path] = both.view(2, -1, span.shape[-1])
+        return found
+
+
+class Stacked:
+    """Copies of the linear layers' weights for products over all members at once, in the precision of the products.
+
+    A network's members come first, then those of the target. What is copied follows from the parameters, so it is no
+    state: `refresh` makes it anew, and whoever changes parameters renews it.
+
+    Args:
+        storage: the trained network.
+        target: flat parameters of the target, None for a network without one.
+        dtype: of the copies.
+        arena, name: owner and name of the copies; the arena is not sealed yet.
+    """
+
+    def __init__(self, storage: Storage, target: Tensor | None, dtype: torch.dtype, arena: Arena, name: str) -> None:
+        self.storage, self.target = storage, target
+        self.parts = 1 if target is None else 2
+        size = self.parts * sum(span.size for span in storage.linear.values())
+        empty = torch.zeros(size, dtype=dtype)
+        self.flat = arena.constant(name, empty, dtype, "copies of the weights for products over all members")
+        self.weights = {}
+        for span in storage.linear.values():
+            members = span.shape[0] if len(span.shape) == 3 else 1
+            place = Span(span.name, self.parts * span.start, (self.parts * members, *span.shape[-2:]))
+            self.weights[span.name] = place.of(self.flat)
+
+    def places(self, span: Span, place: int) -> tuple[int, int]:
+        """Return where the element at `place` of a parameter lies in the copies, and where the target's (or -1)."""
+        mine = self.parts * span.start + place - span.start
+        return mine, mine + span.size if self.parts == 2 else -1
+
+    def refresh(self) -> None:
+        """Copy the parameters anew."""
+        sources = [self.storage.parameters] if self.target is None else [self.storage.parameters, self.target]
+        self.flat.copy_(flatten([span.of(flat) for span in self.storage.linear.values() for flat in sources]))
 
 
 def declare(

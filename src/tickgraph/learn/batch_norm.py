@@ -1,0 +1,65 @@
+"""Batch norm, ReLU and residual sum as one step, forward and backward: the torch form.
+
+Statistics are those of the batch, in float32 whatever the activations are. `kernels/batch_norm.py` computes the same in
+two launches each way.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tickgraph.learn.networks import UnitBatchNorm
+
+EPS = UnitBatchNorm.eps
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return x in float32, or in float64 where it is."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def norm_relu(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return relu(gain (x - mean) scale + offset) + residual, and mean and scale.
+
+    Args:
+        x: (M, R, C), float32 or bfloat16.
+        gain, offset: (M, C) float32.
+        residual: (M, R, C) like x, added behind the ReLU.
+
+    Returns:
+        The result (M, R, C) like x; mean over the rows (M, C) and scale = 1 / sqrt(biased variance + 1e-5) (M, C), in
+        float32.
+    """
+    full = wide(x)
+    mean = full.mean(1)
+    centred = full - mean.unsqueeze(1)
+    scale = torch.rsqrt(centred.square().mean(1) + EPS)
+    y = torch.relu(centred * (scale * gain).unsqueeze(1) + offset.unsqueeze(1))
+    if residual is not None:
+        y = y + wide(residual)
+    return y.to(x.dtype), mean, scale
+
+
+def norm_relu_backward(
+    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, gain: Tensor, offset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of `norm_relu` for x (M, R, C), gain and offset (M, C); the residual's is `grad` itself.
+
+    Args:
+        grad: (M, G, C) of the first G rows; that of the others is 0.
+        x, gain, offset: what went in.
+        mean, scale: what came out.
+    """
+    rows = x.shape[1]
+    centred = wide(x) - mean.unsqueeze(1)
+    taken = centred * (scale * gain).unsqueeze(1) + offset.unsqueeze(1) > 0
+    grad = F.pad(wide(grad), (0, 0, 0, rows - grad.shape[1])) * taken
+    xhat = centred * scale.unsqueeze(1)
+    to_offset, to_gain = grad.sum(1), (grad * xhat).sum(1)
+    common = (to_offset.unsqueeze(1) + xhat * to_gain.unsqueeze(1)) / rows
+    return ((grad - common) * (scale * gain).unsqueeze(1)).to(x.dtype), to_gain, to_offset
+
+
+def variance_to_commit(scale: Tensor, rows: int) -> Tensor:
+    """Return the unbiased variance that goes into running statistics, from scale (...) of a batch of `rows`."""
+    return (scale.square().reciprocal() - EPS) * (rows / (rows - 1))

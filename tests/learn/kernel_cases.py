@@ -1,0 +1,144 @@
+"""Each kernel of the learner against its torch form: what it is off by, as a function of the device.
+
+Run as a program it prints these figures as JSON, with Triton's interpreter on the CPU.
+"""
+
+import json
+import sys
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.arena import Arena
+from tickgraph.learn import batch_norm, loss_head
+from tickgraph.learn.networks import Actor, Critic
+from tickgraph.learn.optimizer import NetworkStep
+from tickgraph.learn.row_step import RowStep
+from tickgraph.learn.storage import Stacked, declare
+
+
+def off(mine: Tensor, wanted: Tensor) -> float:
+    """Return the largest difference, relative to the largest value."""
+    difference = (mine.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp(min=1e-30)
+    return difference.item() if torch.isfinite(difference) else 1e30
+
+
+def norm_case(device: str, dtype: torch.dtype, rows: int, cols: int, far: float) -> float:
+    """Batch norm, forward and backward, with and without a residual; means `far` from 0, and the last rows not read."""
+    from tickgraph.learn.kernels import batch_norm as kernel
+
+    torch.manual_seed(0)
+    x = (torch.randn(2, rows, cols) * 2 + far).to(device, dtype)
+    gain, offset = torch.randn(2, cols, device=device), torch.randn(2, cols, device=device)
+    residual, grad = (
+        torch.randn(2, rows, cols, device=device).to(dtype),
+        torch.randn(2, rows // 2, cols).to(device, dtype),
+    )
+    found = []
+    for extra in (None, residual):
+        wanted = batch_norm.norm_relu(x, gain, offset, extra)
+        found += zip(kernel.norm_relu(x, gain, offset, extra), wanted, strict=True)
+    inputs = (grad, x, *wanted[1:], gain, offset)
+    found += zip(kernel.norm_relu_backward(*inputs), batch_norm.norm_relu_backward(*inputs), strict=True)
+    return max(off(*pair) for pair in found)
+
+
+def head_case(device: str, rows: int, atoms: int, width: int) -> float:
+    """The loss head: rows that ended, rewards beyond the support, members of equal value, columns behind the atoms."""
+    from tickgraph.learn.kernels import loss_head as kernel
+
+    torch.manual_seed(0)
+    online, target = (torch.randn(2, rows, width, device=device) * 3 for _ in range(2))
+    support = torch.linspace(-5, 5, atoms, device=device)
+    reward, discount, cost = (torch.randn(rows, device=device) for _ in range(3))
+    reward[0], discount[1], reward[1], target[1, 2] = 40.0, 0.0, 2.0, target[0, 2]
+    inputs = (reward * 3, discount.abs().clamp(max=1.0), cost * 0.1, support)
+    grad, figures = kernel.categorical_head(online, target, *inputs, width)
+    assert grad.shape[-1] == width and not grad[..., atoms:].any()
+    # In float64: the kernel sums the projection in an order of its own.
+    wide = (value.double() for value in (online[..., :atoms], target[..., :atoms], *inputs))
+    wanted, wanted_figures = loss_head.categorical_head(*wide)
+    return max(off(grad[..., :atoms], wanted), *(off(figures[i], wanted_figures[i]) for i in range(3)))
+
+
+def head_keeps_a_nan(device: str) -> float:
+    """A reward that is not a number must show in its row's loss, and in no other."""
+    from tickgraph.learn.kernels import loss_head as kernel
+
+    torch.manual_seed(0)
+    logits, row = torch.randn(2, 4, 8, device=device), torch.ones(4, device=device)
+    reward = torch.tensor([0.0, torch.nan, 0.0, 0.0], device=device)
+    _, figures = kernel.categorical_head(logits, logits, reward, row, row, torch.linspace(-1, 1, 7, device=device), 8)
+    return float(torch.isnan(figures[0]).tolist() != [False, True, False, False])
+
+
+def steps_of(network: str, device: str, dtype: torch.dtype, **options) -> tuple[NetworkStep, RowStep]:
+    """Return two equal networks' steps, the second by kernels."""
+    steps = []
+    for rowwise in (False, True):
+        arena, seed = Arena(device), torch.Generator().manual_seed(0)
+        made = Critic(3, 1, 4, 1, 5, seed) if network == "critic" else Actor(3, 2, 4, 1, seed)
+        storage = declare(made, arena, "net", "a test")
+        storage.parameters.copy_(storage.projection(storage.parameters))
+        target = storage.parameters.clone() if network == "critic" else None
+        stacked = Stacked(storage, target, dtype, arena, "stacked")
+        stacked.refresh()
+        step = NetworkStep(storage, arena, "adam", 0.01, target, 0.25, **options, stacked=stacked)
+        steps.append(RowStep(step, arena, "net") if rowwise else step)
+    return steps[0], steps[1]
+
+
+def state(step: NetworkStep) -> list[Tensor]:
+    """Return all that a step may write."""
+    adam, stacked = step.adam, step.stacked
+    kept = [step.storage.parameters, step.storage.statistics, adam.moment1, adam.moment2, adam.steps, stacked.flat]
+    return kept if step.target is None else [*kept, step.target]
+
+
+def step_case(device: str, network: str, dtype: torch.dtype, **options) -> float:
+    """Five steps of a network, the third with a gradient that overflows, the fourth with a variance that did."""
+    from tickgraph.learn.kernels import row_step as kernel
+
+    kernel.MAX_PROGRAMS, kernel.BLOCK = 3, 64  # several programs of several steps for a small network
+    plain, rowwise = steps_of(network, device, dtype, **options)
+    torch.manual_seed(1)
+    worst = 0.0
+    for k in range(5):
+        grad = torch.randn(plain.storage.parameters.shape).to(device)
+        statistics = torch.rand(plain.storage.statistics.shape).to(device) * 5
+        grad[5] = 1e30 if k == 2 else grad[5]
+        statistics[1, 3] = torch.inf if k == 3 else statistics[1, 3]
+        loss, factors = torch.ones((), device=device), plain.adam.factors(torch.full((), 0.01, device=device))
+        before = [value.clone() for value in state(rowwise)]
+        taken = [step.apply(loss, grad, statistics, factors).item() for step in (plain, rowwise)]
+        assert taken == [k not in (2, 3)] * 2, (k, taken)
+        if not taken[1]:
+            assert all(torch.equal(old, new) for old, new in zip(before, state(rowwise), strict=True))
+        worst = max(worst, *(off(mine, wanted) for mine, wanted in zip(state(rowwise), state(plain), strict=True)))
+    assert rowwise.adam.steps.item() == 3
+    return worst
+
+
+F32, BF16 = torch.float32, torch.bfloat16
+CASES = {
+    "norm": (lambda device: norm_case(device, F32, 200, 70, 0.0), 2e-6),
+    "norm, far from 0": (lambda device: norm_case(device, F32, 131, 64, 300.0), 2e-5),
+    "norm, more rows than a chunk": (lambda device: norm_case(device, F32, 1100, 5, 1.0), 2e-6),
+    "norm, bfloat16": (lambda device: norm_case(device, BF16, 200, 70, 3.0), 8e-3),
+    "head": (lambda device: head_case(device, 9, 101, 104), 1e-5),
+    "head, few atoms": (lambda device: head_case(device, 5, 21, 24), 2e-6),
+    "head, not a number": (head_keeps_a_nan, 0.0),
+    "step, critic": (lambda device: step_case(device, "critic", F32), 1e-6),
+    "step, actor": (lambda device: step_case(device, "actor", F32), 1e-6),
+    "step, decayed and shortened": (
+        lambda device: step_case(device, "actor", F32, betas=(0.9, 0.95), decay=1e-3, max_norm=3.0),
+        1e-6,
+    ),
+    "step, bfloat16 copies": (lambda device: step_case(device, "critic", BF16), 8e-3),
+}
+"""{name: (figure of a device, what it may be at most)}."""
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        json.dump({name: figure("cpu") for name, (figure, _) in CASES.items()}, sys.stdout)

@@ -1,0 +1,99 @@
+"""The learner's kernels against their torch forms: by Triton's interpreter where it is installed, and on a GPU."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from kernel_cases import CASES
+
+from tickgraph.core.arena import Arena
+from tickgraph.learn.networks import Critic
+from tickgraph.learn.row_step import FREE, ROW, STATISTICS, row_table
+from tickgraph.learn.storage import Stacked, declare
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, float]:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    ran = subprocess.run(
+        [sys.executable, HERE / "kernel_cases.py"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return json.loads(ran.stdout)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_interpreted(figures, name):
+    assert figures[name] <= CASES[name][1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", CASES)
+def test_on_a_gpu(name):
+    figure, limit = CASES[name]
+    with torch.no_grad():
+        assert figure("cuda") <= limit
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_kernels_repeat_bit_for_bit():
+    from tickgraph.learn.kernels import batch_norm, loss_head
+
+    torch.manual_seed(0)
+    x, gain = torch.randn(4, 4096, 1024, device="cuda"), torch.ones(4, 1024, device="cuda")
+    logits, row = torch.randn(2, 2048, 104, device="cuda"), torch.rand(2048, device="cuda")
+    atoms = torch.linspace(-5, 5, 101, device="cuda")
+    runs = []
+    for _ in range(2):
+        made = batch_norm.norm_relu(x, gain, gain, None)
+        runs.append((*made, *batch_norm.norm_relu_backward(x, x, made[1], made[2], gain, gain)))
+        runs[-1] += tuple(loss_head.categorical_head(logits, logits, row, row, row, atoms, 104))
+    assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
+
+
+def test_the_rows_cover_every_parameter_and_statistic_once():
+    arena = Arena("cpu")
+    storage = declare(Critic(5, 2, 4, 2, 7, torch.Generator().manual_seed(0)), arena, "critic", "a test")
+    stacked = Stacked(storage, storage.parameters.clone(), torch.float32, arena, "stacked")
+    table, longest = row_table(storage, stacked)
+    places = {"parameters": [], "statistics": [], "stacked": []}
+    for first, second, length, kind, mine, theirs in table.tolist():
+        flat = "statistics" if kind == STATISTICS else "parameters"
+        for start in (first, second):
+            places[flat] += range(start, start + length) if start >= 0 else ()
+        for start in (mine, theirs):
+            places["stacked"] += range(start, start + length) if kind == ROW else ()
+        assert (mine >= 0) == (kind == ROW)
+        assert length <= longest
+    assert sorted(places["parameters"]) == list(range(storage.parameters.numel()))
+    assert sorted(places["statistics"]) == list(range(storage.statistics.numel()))
+    assert sorted(places["stacked"]) == list(range(stacked.flat.numel()))
+    free = [row for row in table.tolist() if row[3] == FREE]
+    assert [(row[0], row[2]) for row in free] == [
+        (span.start, span.size) for span in storage.spans if "bias" in span.name
+    ]
+
+
+def test_the_copies_hold_the_network_first_and_its_target_behind():
+    arena = Arena("cpu")
+    storage = declare(Critic(5, 2, 4, 2, 7, torch.Generator().manual_seed(0)), arena, "critic", "a test")
+    target = torch.randn_like(storage.parameters)
+    stacked = Stacked(storage, target, torch.float32, arena, "stacked")
+    stacked.refresh()
+    assert stacked.weights
+    for name, span in storage.linear.items():
+        assert torch.equal(stacked.weights[name], torch.cat((span.of(storage.parameters), span.of(target))))
+    for path, both in storage.pairs(storage.parameters).items():
+        named = storage.named(storage.parameters)
+        assert torch.equal(both, torch.stack((named[f"{path}.gain"], named[f"{path}.offset"])))
