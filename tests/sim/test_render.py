@@ -90,3 +90,22 @@ def test_a_picture_shows_the_state():
 def test_a_picture_without_size_is_refused():
     with pytest.raises(TickgraphError, match="0 x 48"):
         Renderer(ball_scene(), 0, 48)
+
+
+@pytest.mark.skipif(not drawable(), reason="EGL cannot be used here")
+def test_a_ghost_is_drawn_beside_and_leaves_no_trace():
+    scene = go2_scene()
+    aside = scene.default_qpos.copy()
+    aside[1] += 0.5
+    with Renderer(scene, 160, 120) as renderer:
+        alone = renderer.render(scene.default_qpos)
+        both = renderer.render(scene.default_qpos, ghost=aside)
+        again = renderer.render(scene.default_qpos)
+        with pytest.raises(TickgraphError, match="expected"):
+            renderer.render(scene.default_qpos, ghost=aside[:-1])
+    assert np.array_equal(alone, again)
+    changed = (alone != both).any(axis=-1)
+    # A robot's worth of pixels has turned greener: mixed with the ghost's colour, not covered by it.
+    assert 0.01 < changed.mean() < 0.4
+    green = both[changed].astype(int) - alone[changed]
+    assert green[:, 1].mean() > green[:, 0].mean() + 10

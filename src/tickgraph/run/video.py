@@ -22,7 +22,8 @@ from tickgraph.sim.scene import SceneCfg
 def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) -> Path:
     """Play world 0 of an evaluation and write it as an mp4; returns the file.
 
-    The policy is played on the task's device and backend; the pictures are always drawn by MuJoCo on the CPU.
+    The policy is played on the task's device and backend; the pictures are always drawn by MuJoCo on the CPU. The pose
+    that a command wants (``ghost_qpos() -> (N, nq)``), if one does, is drawn over the robot, translucent.
 
     Args:
         task: its `video` says how long, how large and how many pictures a second.
@@ -49,11 +50,13 @@ def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) ->
             writer.send(None)
             follow = next(iter(task.env.scene.entities))
             qpos = env.sim.view("qpos")
+            ghosts = [term.ghost_qpos for term in env.command_manager.terms.values() if hasattr(term, "ghost_qpos")]
             for frame in range(max(1, round(cfg.seconds * cfg.fps))):
                 # The picture shows the newest control step that has begun by its time.
                 while (env.rng.tick.item() + 1) * env.step_dt <= frame / cfg.fps + 1e-9:
                     player.tick()
-                writer.send(renderer.render(qpos[0].cpu().numpy(), follow=follow))
+                ghost = ghosts[0]()[0].cpu().numpy() if ghosts else None
+                writer.send(renderer.render(qpos[0].cpu().numpy(), follow=follow, ghost=ghost))
             writer.close()
         temporary.replace(path)
     except OSError as error:

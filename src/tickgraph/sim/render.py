@@ -22,6 +22,7 @@ _ANY = ("", "1", "on", "true", "enable", "enabled")
 _NONE = ("0", "off", "false", "disable", "disabled")
 _PROBE_SECONDS = 60
 _LIGHT_DISTANCE = 4.0  # m
+_GHOST = (0.25, 0.75, 0.55, 0.35)  # colour and opacity of a ghost
 _MARGIN = 2.8  # camera distance over an entity's reach, for a field of view of 45 degrees
 # Draws one small picture in a process of its own: a broken driver may crash instead of raising.
 _PROBE = """
@@ -64,6 +65,7 @@ class Renderer:
         screen = self._model.vis.global_
         screen.offwidth, screen.offheight = max(width, screen.offwidth), max(height, screen.offheight)
         self._data = mujoco.MjData(self._model)
+        self._ghost: Any = None  # data of a second pose, when first drawn
         self._gl, self._context = _open(self._model, width, height)
         self._scene = mujoco.MjvScene(self._model, maxgeom=10_000)
         self._option = mujoco.MjvOption()
@@ -74,21 +76,23 @@ class Renderer:
         self._scene_index = scene
         self._reach: dict[str, float] = {}  # m from an entity's centre to its farthest geom, when first drawn
 
-    def render(self, qpos: ArrayLike, follow: str | None = "robot", distance: float | None = None) -> NDArray[np.uint8]:
+    def render(
+        self,
+        qpos: ArrayLike,
+        follow: str | None = "robot",
+        distance: float | None = None,
+        ghost: ArrayLike | None = None,
+    ) -> NDArray[np.uint8]:
         """Return the picture (height, width, 3) of a state.
 
         Args:
             qpos: (nq,) of one world.
             follow: entity that the camera looks at; ``None`` leaves the camera where it is.
             distance: m from camera to what it looks at; by default such that the followed entity fits in.
+            ghost: (nq,) of a second pose, drawn translucent at its own place.
         """
         mujoco = self._mujoco
-        state = np.asarray(qpos, dtype=np.float64)
-        if state.shape != self._data.qpos.shape:
-            raise TickgraphError(f"qpos has shape {state.shape}, expected {self._data.qpos.shape} of one world")
-        self._data.qpos[:] = np.nan_to_num(state, posinf=0.0, neginf=0.0)
-        mujoco.mj_kinematics(self._model, self._data)
-        mujoco.mj_comPos(self._model, self._data)
+        self._pose(self._data, qpos)
         mujoco.mj_camlight(self._model, self._data)
         if follow is not None:
             self._look_at(follow)
@@ -97,6 +101,8 @@ class Renderer:
         self._gl.make_current()
         every = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(self._model, self._data, self._option, None, self._camera, every, self._scene)
+        if ghost is not None:
+            self._add_ghost(ghost)
         self._aim_lights()
         mujoco.mjr_render(self._rect, self._scene, self._context)
         mujoco.mjr_readPixels(self._pixels, None, self._rect, self._context)
@@ -115,6 +121,26 @@ class Renderer:
 
     def __exit__(self, *args: object) -> None:
         self.close()
+
+    def _pose(self, data: Any, qpos: ArrayLike) -> None:
+        """Put data into the pose of a state (nq,)."""
+        state = np.asarray(qpos, dtype=np.float64)
+        if state.shape != data.qpos.shape:
+            raise TickgraphError(f"qpos has shape {state.shape}, expected {data.qpos.shape} of one world")
+        data.qpos[:] = np.nan_to_num(state, posinf=0.0, neginf=0.0)
+        self._mujoco.mj_kinematics(self._model, data)
+        self._mujoco.mj_comPos(self._model, data)
+
+    def _add_ghost(self, qpos: ArrayLike) -> None:
+        """Add what moves, in another pose, to the scene that is about to be drawn."""
+        mujoco = self._mujoco
+        if self._ghost is None:
+            self._ghost = mujoco.MjData(self._model)
+        self._pose(self._ghost, qpos)
+        first, moving = self._scene.ngeom, mujoco.mjtCatBit.mjCAT_DYNAMIC
+        mujoco.mjv_addGeoms(self._model, self._ghost, self._option, mujoco.MjvPerturb(), moving, self._scene)
+        for geom in self._scene.geoms[first : self._scene.ngeom]:
+            geom.rgba[:] = _GHOST
 
     def _aim_lights(self) -> None:
         # A directional light casts shadows only about the point that it stands over.
