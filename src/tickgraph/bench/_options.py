@@ -20,3 +20,19 @@ class Parser(argparse.ArgumentParser):
 def say(text: str) -> None:
     """Tell of progress, on stderr: what is printed on stdout is the result."""
     tell(text, sys.stderr)
+
+
+def count(option: str, text: str, least: int = 1) -> int:
+    """Return the whole number that an option was given.
+
+    Raises:
+        TickgraphError: it is none, or less than `least`.
+    """
+    if not text.strip().isdecimal() or int(text) < least:
+        raise TickgraphError(f"{option} is {text!r}, expected a whole number of at least {least}")
+    return int(text)
+
+
+def counts(option: str, text: str) -> tuple[int, ...]:
+    """Return the whole numbers, separated by commas, that an option was given."""
+    return tuple(count(option, part) for part in text.split(","))

@@ -16,7 +16,7 @@ from tickgraph.bench._bars import AA_LIMIT, ADVANCE_BAR, bars
 from tickgraph.bench._blocks import State, play_blocks
 from tickgraph.bench._case import SCENARIOS, Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, resident_bytes, times
-from tickgraph.bench._options import Parser, say
+from tickgraph.bench._options import Parser, count, say
 from tickgraph.bench._parts import take_apart
 from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._result import new_result, write_result
@@ -189,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     blocks = _optional("--blocks", options.blocks) or BLOCKS["cuda" if on_gpu else "cpu"]
     memory_ticks = _optional("--memory-ticks", options.memory_ticks) or (1000 if on_gpu else 200)
     given = WIDTHS["cuda" if on_gpu else "cpu"] if options.num_envs == "auto" else options.num_envs
-    widths = [_count("--num-envs", part) for part in given.split(",")]
+    widths = [count("--num-envs", part) for part in given.split(",")]
     done: list[Rows] = []
 
     def result(rows: Sequence[Rows]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             memory_ticks=memory_ticks,
             physics_threads=_optional("--physics-threads", options.physics_threads),
             torch_threads=_optional("--torch-threads", options.torch_threads),
-            seed=_count("--seed", options.seed, least=0),
+            seed=count("--seed", options.seed, least=0),
         )
         task = load(options.task)
         rows = _measure_gpu.measure(task, case, say, keep) if on_gpu else measure(task, case, say)
@@ -255,11 +255,5 @@ def _parser() -> Parser:
     return parser
 
 
-def _count(option: str, text: str, least: int = 1) -> int:
-    if not text.strip().isdecimal() or int(text) < least:
-        raise TickgraphError(f"{option} is {text!r}, expected a whole number of at least {least}")
-    return int(text)
-
-
 def _optional(option: str, text: str) -> int | None:
-    return None if text == "auto" else _count(option, text)
+    return None if text == "auto" else count(option, text)
