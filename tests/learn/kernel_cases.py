@@ -16,6 +16,8 @@ from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.row_step import RowStep
 from tickgraph.learn.storage import Stacked, declare
 
+F32, BF16 = torch.float32, torch.bfloat16
+
 
 def off(mine: Tensor, wanted: Tensor) -> float:
     """Return the largest difference, relative to the largest value."""
@@ -53,7 +55,7 @@ def head_case(device: str, rows: int, atoms: int, width: int) -> float:
     reward, discount, cost = (torch.randn(rows, device=device) for _ in range(3))
     reward[0], discount[1], reward[1], target[1, 2] = 40.0, 0.0, 2.0, target[0, 2]
     inputs = (reward * 3, discount.abs().clamp(max=1.0), cost * 0.1, support)
-    grad, figures = kernel.categorical_head(online, target, *inputs, width)
+    grad, figures = kernel.categorical_head(online, target, *inputs, F32)
     assert grad.shape[-1] == width and not grad[..., atoms:].any()
     # In float64: the kernel sums the projection in an order of its own.
     wide = (value.double() for value in (online[..., :atoms], target[..., :atoms], *inputs))
@@ -68,7 +70,7 @@ def head_keeps_a_nan(device: str) -> float:
     torch.manual_seed(0)
     logits, row = torch.randn(2, 4, 8, device=device), torch.ones(4, device=device)
     reward = torch.tensor([0.0, torch.nan, 0.0, 0.0], device=device)
-    _, figures = kernel.categorical_head(logits, logits, reward, row, row, torch.linspace(-1, 1, 7, device=device), 8)
+    _, figures = kernel.categorical_head(logits, logits, reward, row, row, torch.linspace(-1, 1, 7, device=device), F32)
     return float(torch.isnan(figures[0]).tolist() != [False, True, False, False])
 
 
@@ -119,7 +121,6 @@ def step_case(device: str, network: str, dtype: torch.dtype, **options) -> float
     return worst
 
 
-F32, BF16 = torch.float32, torch.bfloat16
 CASES = {
     "norm": (lambda device: norm_case(device, F32, 200, 70, 0.0), 2e-6),
     "norm, far from 0": (lambda device: norm_case(device, F32, 131, 64, 300.0), 2e-5),

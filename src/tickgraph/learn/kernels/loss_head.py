@@ -58,18 +58,18 @@ def _head(
 
 @torch.library.custom_op("tickgraph::categorical_head", mutates_args=())
 def categorical_head(
-    online: Tensor, target: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor, width: int
+    online: Tensor, target: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Compute `loss_head.categorical_head` of logits (2, B, W) whose first K columns count.
 
     Returns:
-        The gradient (2, B, width), zeros behind the atoms, in the precision of the logits, and the figures (3, B).
+        The gradient (2, B, W) in `dtype`, zeros behind the atoms, and the figures (3, B).
     """
-    members, rows, _ = online.shape
+    members, rows, width = online.shape
     if members != 2 or not rows:
         raise ValueError(f"logits {tuple(online.shape)}; two members and at least one row are needed")
     online, target = online.contiguous(), target.contiguous()
-    grad = online.new_empty((members, rows, width))
+    grad = online.new_empty((members, rows, width), dtype=dtype)
     figures = online.new_empty((3, rows), dtype=torch.float32)
     _head[(rows,)](
         *(online, target, reward.contiguous(), discount.contiguous(), cost.contiguous(), atoms, grad, figures, rows),
@@ -82,6 +82,6 @@ def categorical_head(
 
 @categorical_head.register_fake
 def _(
-    online: Tensor, target: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor, width: int
+    online: Tensor, target: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    return online.new_empty((*online.shape[:2], width)), online.new_empty((3, online.shape[1]), dtype=torch.float32)
+    return online.new_empty(online.shape, dtype=dtype), online.new_empty((3, online.shape[1]), dtype=torch.float32)

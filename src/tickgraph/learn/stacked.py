@@ -1,0 +1,240 @@
+"""FlashSAC's objectives with their gradients written out: online and target critics in the same products.
+
+`CriticUpdate` and `ActorUpdate` return what the objectives of `flashsac.py` do, and the flat gradient with it, so that
+a whole objective is one program without autograd; a test holds them to the readable form. How they compute is a
+`LearnerPath`. Activations are bfloat16 where the configuration says so; statistics, losses, softmax, gradients of
+parameters and everything that is kept are float32.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tickgraph.learn import trunk
+from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.networks import BatchStats, batch_statistics, log_std_of, sample_action
+from tickgraph.learn.path import LearnerPath
+from tickgraph.learn.replay import Batch
+from tickgraph.learn.storage import Stacked, Storage, flatten
+from tickgraph.learn.trunk import EPS, Grads, Kept, Running, Weights, fill, fill_input, full_product
+
+
+class CriticGradient(NamedTuple):
+    """What the critic's objective returns, without gradient, and the gradient."""
+
+    loss: Tensor
+    """()"""
+    q: Tensor
+    """() mean value of the replayed actions, over batch and members."""
+    target_q: Tensor
+    """() mean of the target distribution."""
+    statistics: Tensor
+    """(2, S) batch means and variances of the critic's norms."""
+    grad: Tensor
+    """(P,) laid out like the critic's parameters."""
+
+
+class ActorGradient(NamedTuple):
+    """What the actor's objective returns, without gradient, and the gradient."""
+
+    loss: Tensor
+    """()"""
+    entropy: Tensor
+    """() mean of -log pi."""
+    statistics: Tensor
+    """(2, S) batch means and variances of the actor's norms."""
+    grad: Tensor
+    """(P,) laid out like the actor's parameters."""
+
+
+def whitened(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, BatchStats]:
+    """Return an input (R, O) on the statistics of the batch, as `trunk.forward` wants it, and what to commit."""
+    mean, var, stats = batch_statistics(x)
+    return fill_input((x - mean) * torch.rsqrt(var + EPS), dtype), stats
+
+
+class CriticUpdate:
+    """The critics' objective with its gradient.
+
+    Args:
+        cfg: hyperparameters.
+        storage: the trained critics.
+        target: the target's flat parameters.
+        atoms: (K,) support.
+        path: how it is computed.
+        stacked: copies of the weights of both, where the path keeps them.
+    """
+
+    def __init__(
+        self,
+        cfg: FlashSacCfg,
+        storage: Storage,
+        target: Tensor,
+        atoms: Tensor,
+        path: LearnerPath,
+        stacked: Stacked | None,
+    ) -> None:
+        self.cfg, self.storage, self.target, self.atoms, self.path = cfg, storage, target, atoms, path
+        self.stacked = stacked
+        self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
+        self.norm, self.head = path.norm_form(), path.head_form()
+
+    def weights(self, *parameters: Tensor) -> Weights:
+        """Return the weights of networks behind each other; where there are copies, the first is the trained one."""
+        return Weights(self.storage, parameters, self.cfg.critic_blocks, self.dtype, self.stacked)
+
+    @torch.no_grad()
+    def gradient(self, batch: Batch, successor: tuple[Tensor, Tensor], alpha: Tensor) -> CriticGradient:
+        """Compute `flashsac.critic_objective` and its gradient.
+
+        Args:
+            batch: B transitions, `reward` already normalised.
+            successor: a' (B, A) and log pi(a'|s') (B,).
+            alpha: () temperature.
+        """
+        action, log_prob = successor
+        size = action.shape[0]
+        x, first = whitened(torch.cat((batch.critic_obs, torch.cat((batch.action, action))), dim=-1), self.dtype)
+        online = self.storage.parameters
+        if self.path.stacked:
+            weights = self.weights(online, self.target)
+            h, kept = trunk.forward(weights, x, self.norm)
+            members = h.shape[0] // 2
+            h = torch.cat((h[:members, :size], h[members:, size:]))
+        else:
+            follower = Weights(self.storage, [self.target], self.cfg.critic_blocks, self.dtype)
+            behind, _ = trunk.forward(follower, x, self.norm)
+            weights = self.weights(online)
+            h, kept = trunk.forward(weights, x, self.norm)
+            members = h.shape[0]
+            h = torch.cat((h[:, :size], behind[:, size:]))
+            weights = weights.beside(follower)
+        features, unit, scale = trunk.unit_features(h, weights.gain)
+        head, bias = critic_head(weights, self.dtype)
+        logits = full_product(features, head.transpose(1, 2)) + bias
+        to_logits, figures = self.head(
+            *(logits[:members], logits[members:], batch.reward, batch.discount, alpha * log_prob, self.atoms),
+            self.dtype,
+        )
+        loss, q, target_q = figures.mean(1).unbind()
+        grads = self._backward(weights, x, kept, to_logits, (features, unit, scale, head), members)
+        grad = flatten([grads[span.name] for span in self.storage.spans])
+        return CriticGradient(loss, q, target_q, kept.statistics(first, members, x.shape[0]), grad)
+
+    def _backward(
+        self, weights: Weights, x: Tensor, kept: Kept, to_logits: Tensor, ends: Sequence[Tensor], members: int
+    ) -> Grads:
+        """Return the gradients of all parameters, from that of the logits (members, B, K filled up)."""
+        features, unit, scale, head = (value[:members] for value in ends)
+        atoms = self.atoms.shape[0]
+        to_features, to_gain = trunk.unit_backward(torch.bmm(to_logits, head), unit, scale, weights.gain[:members])
+        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm, self.path.row_chunks)
+        grads["trunk.norm.gain"] = to_gain
+        grads["head.weight"] = full_product(to_logits.transpose(1, 2), features)[:, :atoms]
+        grads["head_bias"] = trunk.wide(to_logits).sum(1)[:, :atoms]
+        return grads
+
+
+def critic_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the heads' weights (M, K, d) and biases (M, 1, K), K filled up; columns behind the atoms give 0."""
+    weight = fill(weights.every("head.weight", 2).transpose(1, 2)).transpose(1, 2)
+    return weight.to(dtype), fill(weights.every("head_bias", 1)).unsqueeze(1)
+
+
+class ActorUpdate:
+    """The actor's objective with its gradient, and the actions that a critic's update needs.
+
+    Args:
+        cfg: hyperparameters.
+        storage: the trained actor.
+        critics: the critics' update, whose weights are read.
+        path: how it is computed.
+        stacked: copies of the actor's weights, where the path keeps them.
+    """
+
+    def __init__(
+        self, cfg: FlashSacCfg, storage: Storage, critics: CriticUpdate, path: LearnerPath, stacked: Stacked | None
+    ) -> None:
+        self.cfg, self.storage, self.critics, self.path, self.stacked = cfg, storage, critics, path, stacked
+        self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
+        self.norm = path.norm_form()
+
+    def weights(self) -> Weights:
+        """Return the actor's weights."""
+        return Weights(self.storage, [self.storage.parameters], self.cfg.actor_blocks, self.dtype, self.stacked)
+
+    def heads(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        """Return both heads as one: weight (1, 2A filled up, d), bias (2A,)."""
+        weight = torch.cat((weights.every("mean.weight", 2), weights.every("raw.weight", 2)), dim=1)
+        bias = torch.cat((weights.every("mean_bias", 1), weights.every("raw_bias", 1)), dim=1)[0]
+        return fill(weight.transpose(1, 2)).transpose(1, 2).to(self.dtype), bias
+
+    @torch.no_grad()
+    def next_action(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute `flashsac.next_action` for observations (R, O) and noise (R, A).
+
+        The actor does not change between its updates, so the rows of all critic updates in between may come at once.
+        """
+        weights = self.weights()
+        h, _ = trunk.eval_forward(weights, Running(weights, self.storage.statistics), obs)
+        features, _, _ = trunk.unit_features(h, weights.gain)
+        head, bias = self.heads(weights)
+        out = full_product(features, head.transpose(1, 2))[0, :, : bias.shape[0]] + bias
+        mean, raw = out.chunk(2, dim=-1)
+        return sample_action(mean, log_std_of(raw), noise)
+
+    @torch.no_grad()
+    def gradient(self, batch: Batch, noise: Tensor, alpha: Tensor) -> ActorGradient:
+        """Compute `flashsac.actor_objective` and its gradient; arguments as there."""
+        size, actions = batch.action.shape
+        weights = self.weights()
+        x, first = whitened(batch.actor_obs, self.dtype)
+        h, kept = trunk.forward(weights, x, self.norm)
+        features, unit, scale = trunk.unit_features(h[:, :size], weights.gain)
+        head, bias = self.heads(weights)
+        out = full_product(features, head.transpose(1, 2))[0, :, : bias.shape[0]] + bias
+        mean, raw = out.chunk(2, dim=-1)
+        log_std = log_std_of(raw)
+        action, log_prob = sample_action(mean, log_std, noise)
+        value, slope = self.lesser_value(batch.critic_obs[:size], action)
+
+        loss, pull = (alpha * log_prob - value).mean(), self.cfg.bc_weight
+        to_action = -slope / size
+        if pull:
+            apart, strength = action - batch.action, pull * value.abs().mean()
+            loss = loss + strength * apart.square().mean()
+            to_action = to_action + (2.0 / (size * actions)) * strength * apart
+        # log pi = sum(-noise^2 / 2 - log std - ln(2 pi) / 2 - ln(1 - tanh(u)^2)), whose slope along u is 2 tanh(u).
+        to_mean = to_action * (1.0 - action.square()) + (2.0 / size) * alpha * action
+        to_log_std = to_mean * torch.exp(log_std) * noise - alpha / size
+        to_raw = to_log_std * (6.0 * (1.0 - torch.tanh(raw).square()))
+
+        to_out = fill(torch.cat((to_mean, to_raw), dim=-1)).to(self.dtype).unsqueeze(0)
+        to_features, to_gain = trunk.unit_backward(torch.bmm(to_out, head), unit, scale, weights.gain)
+        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm, self.path.row_chunks)
+        grads["trunk.norm.gain"] = to_gain
+        to_head = full_product(to_out.transpose(1, 2), features)[0]
+        grads["mean.weight"], grads["raw.weight"] = to_head[:actions], to_head[actions : 2 * actions]
+        grads["mean_bias"], grads["raw_bias"] = to_mean.sum(0), to_raw.sum(0)
+        grad = flatten([grads[span.name] for span in self.storage.spans])
+        return ActorGradient(loss, -log_prob.mean(), kept.statistics(first, 1, x.shape[0]), grad)
+
+    def lesser_value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return min_i Q_i(s, a), (B,), on running statistics, and its gradient for the action, (B, A)."""
+        critics = self.critics
+        weights = critics.weights(critics.storage.parameters)
+        running = Running(weights, critics.storage.statistics)
+        h, outputs = trunk.eval_forward(weights, running, torch.cat((obs, action), dim=-1))
+        features, unit, scale = trunk.unit_features(h, weights.gain)
+        head, bias = critic_head(weights, self.dtype)
+        logits, atoms = full_product(features, head.transpose(1, 2)) + bias, critics.atoms
+        probs = torch.softmax(logits[..., : atoms.shape[0]], dim=-1)
+        values = (probs * atoms).sum(-1)
+        lesser = values.argmin(0, keepdim=True) == torch.arange(values.shape[0], device=values.device)[:, None]
+        to_logits = fill(probs * (atoms - values.unsqueeze(-1)) * lesser.unsqueeze(-1)).to(self.dtype)
+        above, _ = trunk.unit_backward(torch.bmm(to_logits, head), unit, scale, weights.gain)
+        columns = slice(obs.shape[1], obs.shape[1] + action.shape[1])
+        slope = trunk.eval_backward(weights, running, outputs, above.to(self.dtype), columns)
+        return values.amin(0), slope

@@ -1,0 +1,267 @@
+"""A trunk's passes written out, forward and backward, over all members of an ensemble at once.
+
+The maths is that of `networks.py`; no gradient is recorded. The input norm's gain and offset are folded into the
+embedding, whose bias is a column of ones in the input, so that its gradient comes out of the same product. Inputs are
+filled up to a multiple of eight columns, which matrix units want.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tickgraph.learn.batch_norm import EPS, variance_to_commit, wide
+from tickgraph.learn.networks import BatchStats, UnitRMSNorm
+from tickgraph.learn.storage import Stacked, Storage, flatten
+
+Normed = tuple[Tensor, Tensor, Tensor]
+Grads = dict[str, Tensor]
+"""Gradients by the parameters' names, (M, ...) each."""
+
+
+@dataclass(frozen=True)
+class NormForm:
+    """What computes batch norm with ReLU: the functions of `batch_norm.py` or their kernels."""
+
+    forward: Callable[..., Normed]
+    backward: Callable[..., Normed]
+
+
+def filled(width: int) -> int:
+    """Return the multiple of eight that holds `width` columns."""
+    return -(-width // 8) * 8
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x W^T per member: (M, rows, in), (M, out, in) -> (M, rows, out) in the precision of x."""
+    return torch.bmm(x, weight.transpose(1, 2))
+
+
+def full_product(left: Tensor, right: Tensor) -> Tensor:
+    """Return the batched product in float32; of bfloat16 factors too, whose sums are not rounded."""
+    if left.dtype != torch.bfloat16:
+        return torch.bmm(left, right)
+    if left.is_cuda:
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return torch.bmm(left.float(), right.float())
+
+
+def weight_grad(grad: Tensor, x: Tensor, chunks: int = 1) -> Tensor:
+    """Return the gradient (M, out, in) float32 of the weight of `product`, from grad (M, R, out) and x (M, R, in).
+
+    With `chunks` the rows are summed in that many parts, which keeps more processors of a GPU busy where the weight is
+    small and the rows are many.
+    """
+    members, rows, _ = grad.shape
+    if chunks == 1 or rows % chunks:
+        return full_product(grad.transpose(1, 2), x)
+    parts = (value.reshape(members * chunks, rows // chunks, -1) for value in (grad, x))
+    left, right = parts
+    return full_product(left.transpose(1, 2), right).view(members, chunks, left.shape[-1], -1).sum(1)
+
+
+class Weights:
+    """What the passes read of a network, M members, and of its target behind them.
+
+    Args:
+        storage: the network's layout.
+        parameters: flat tensors whose members are stacked, in this order.
+        blocks: residual blocks.
+        dtype: of the products.
+        stacked: copies of the weights to read instead of making them here; its first members are read.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        parameters: Sequence[Tensor],
+        blocks: int,
+        dtype: torch.dtype,
+        stacked: Stacked | None = None,
+    ) -> None:
+        named = [storage.named(flat) for flat in parameters]
+        pairs = [storage.pairs(flat) for flat in parameters]
+        self.dtype = dtype
+
+        def every(name: str, dims: int) -> Tensor:
+            """Return a parameter of all members, (M, ...)."""
+            found = [value if value.dim() > dims else value.unsqueeze(0) for value in (of[name] for of in named)]
+            return found[0] if len(found) == 1 else torch.cat(found)
+
+        def norm(path: str) -> tuple[Tensor, Tensor]:
+            both = [of[path] for of in pairs]
+            gain, offset = (both[0] if len(both) == 1 else torch.cat(both, dim=1)).unbind()
+            return gain, offset
+
+        def weight(name: str) -> Tensor:
+            if stacked is None:
+                return every(name, 2).to(dtype)
+            return stacked.weights[name][: self.embed.shape[0]]
+
+        self.embed = every("trunk.embed.weight", 2)
+        self.input_gain, self.input_offset = norm("trunk.input_norm")
+        self.gain = every("trunk.norm.gain", 1)
+        self.blocks = [(f"trunk.blocks.{i}.up", f"trunk.blocks.{i}.down") for i in range(blocks)]
+        layers = [path for block in self.blocks for path in block]
+        self.weights = {path: weight(f"{path}.weight") for path in layers}
+        self.norms = {path: norm(f"{path}_norm") for path in layers}
+        bias = torch.bmm(self.embed, self.input_offset.unsqueeze(-1))
+        self.folded = fill(torch.cat((self.embed * self.input_gain.unsqueeze(1), bias), dim=-1)).to(dtype)
+        self.every = every
+
+    def beside(self, other: "Weights") -> "Weights":
+        """Return weights whose heads and last gain are of these members and then those of another network."""
+        both = copy.copy(self)
+        both.gain = torch.cat((self.gain, other.gain))
+        both.every = lambda name, dims: torch.cat((self.every(name, dims), other.every(name, dims)))
+        return both
+
+
+def fill(x: Tensor) -> Tensor:
+    """Return x (..., C) with columns of zeros up to a multiple of eight."""
+    return F.pad(x, (0, filled(x.shape[-1]) - x.shape[-1]))
+
+
+def fill_input(xhat: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a normalised input (..., I) with a column of ones, filled up."""
+    return fill(torch.cat((xhat, torch.ones_like(xhat[..., :1])), dim=-1)).to(dtype)
+
+
+@dataclass
+class Kept:
+    """What the backward pass reads of a forward pass: for each layer what went into and came out of its product, and
+    what its batch norm returned."""
+
+    layers: list[tuple[str, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
+
+    def statistics(self, first: BatchStats, members: int, rows: int) -> Tensor:
+        """Return (2, S) to commit of the first members, the input's statistics, (I,) each, being `first`."""
+        means = [first[0].repeat(members), *(mean[:members] for *_, mean, _ in self.layers)]
+        spreads = flatten([scale[:members] for *_, scale in self.layers])
+        return torch.stack((flatten(means), torch.cat((first[1].repeat(members), variance_to_commit(spreads, rows)))))
+
+
+def forward(weights: Weights, x: Tensor, norm: NormForm) -> tuple[Tensor, Kept]:
+    """Return the features before the last norm (M, R, d), on the statistics of the batch, and what backward needs.
+
+    Args:
+        weights: of M members.
+        x: (R, I) of `fill_input`, the same for all members.
+        norm: what computes the batch norms.
+    """
+    h = product(x.expand(weights.folded.shape[0], *x.shape), weights.folded)
+    kept = Kept()
+    for up, down in weights.blocks:
+        u = h
+        for path, residual in ((up, None), (down, h)):
+            made = product(u, weights.weights[path])
+            y, mean, scale = norm.forward(made, *weights.norms[path], residual)
+            kept.layers.append((path, u, made, mean, scale))
+            u = y
+        h = u
+    return h, kept
+
+
+def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormForm, chunks: int = 1) -> Grads:
+    """Return the gradients of the trunk's parameters, the last norm's left out.
+
+    Args:
+        weights, x, kept: of the forward pass.
+        grad: (T, G, d) of its result, for its first T members and first G rows.
+        norm: what computes the batch norms.
+        chunks: of `weight_grad`.
+    """
+    members, grads = grad.shape[0], {}
+    above = grad
+    for path, source, made, mean, scale in reversed(kept.layers):
+        gain, offset = weights.norms[path]
+        inputs = (made, mean, scale, gain, offset)
+        above, to_gain, to_offset = norm.backward(above, *(value[:members] for value in inputs))
+        grads[f"{path}_norm.gain"], grads[f"{path}_norm.offset"] = to_gain, to_offset
+        grads[f"{path}.weight"] = weight_grad(above, source[:members], chunks)
+        above = torch.bmm(above, weights.weights[path][:members])
+        if path.endswith("up"):
+            grad = above = above + F.pad(grad, (0, 0, 0, above.shape[1] - grad.shape[1]))
+    to_folded = full_product(grad.transpose(1, 2), x.expand(members, *x.shape))
+    width, embed = weights.embed.shape[-1], weights.embed[:members]
+    to_weight, to_bias = to_folded[..., :width], to_folded[..., width : width + 1]
+    gain, offset = weights.input_gain[:members], weights.input_offset[:members]
+    grads["trunk.embed.weight"] = to_weight * gain.unsqueeze(1) + to_bias * offset.unsqueeze(1)
+    grads["trunk.input_norm.gain"] = (to_weight * embed).sum(1)
+    grads["trunk.input_norm.offset"] = (to_bias * embed).sum(1)
+    return grads
+
+
+class Running:
+    """Shift and factor of every norm on running statistics.
+
+    Args:
+        weights: the network's M members.
+        statistics: (2, S), in the order of a forward pass.
+    """
+
+    def __init__(self, weights: Weights, statistics: Tensor) -> None:
+        members, start = weights.embed.shape[0], 0
+        self.layers: dict[str, tuple[Tensor, Tensor]] = {}
+        for path, (gain, offset) in {"": (weights.input_gain, weights.input_offset), **weights.norms}.items():
+            size = members * gain.shape[-1]
+            mean, var = statistics[:, start : start + size].view(2, members, -1)
+            start += size
+            if path:
+                scale = gain * torch.rsqrt(var + EPS)
+                self.layers[path] = (scale.unsqueeze(1), (offset - mean * scale).unsqueeze(1))
+            else:
+                self.mean, self.scale = mean.unsqueeze(1), torch.rsqrt(var + EPS).unsqueeze(1)
+
+
+def eval_forward(weights: Weights, running: Running, x: Tensor) -> tuple[Tensor, list[tuple[str, Tensor]]]:
+    """Return the features before the last norm (M, R, d) of a raw input (R, I) on running statistics, and what each
+    layer gave."""
+    h = product(fill_input((x - running.mean) * running.scale, weights.dtype), weights.folded)
+    outputs: list[tuple[str, Tensor]] = []
+    for block in weights.blocks:
+        u = h
+        for path in block:
+            scale, shift = running.layers[path]
+            u = torch.relu(wide(product(u, weights.weights[path])) * scale + shift).to(weights.dtype)
+            outputs.append((path, u))
+        h = h + u
+    return h, outputs
+
+
+def eval_backward(
+    weights: Weights, running: Running, outputs: list[tuple[str, Tensor]], grad: Tensor, columns: slice
+) -> Tensor:
+    """Return the gradient (R, C) for some columns of the raw input, summed over the members.
+
+    Args:
+        weights, running, outputs: of `eval_forward`.
+        grad: (M, R, d) of its result.
+        columns: of the input.
+    """
+    above = grad
+    for path, output in reversed(outputs):
+        above = (wide(above) * (output > 0) * running.layers[path][0]).to(weights.dtype)
+        above = torch.bmm(above, weights.weights[path])
+        if path.endswith("up"):
+            grad = above = grad + above
+    slope = full_product(grad, fill(weights.folded[..., columns]))
+    return (slope[..., : columns.stop - columns.start] * running.scale[..., columns]).sum(0)
+
+
+def unit_features(h: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the RMS norm's result (M, R, d) like h, h / rms (M, R, d) and 1 / rms (M, R, 1) float32."""
+    full = wide(h)
+    scale = torch.rsqrt(full.square().mean(-1, keepdim=True) + UnitRMSNorm.eps)
+    unit = full * scale
+    return (unit * gain.unsqueeze(1)).to(h.dtype), unit, scale
+
+
+def unit_backward(grad: Tensor, unit: Tensor, scale: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of `unit_features` for h (M, R, d), float32, and for the gain (M, d)."""
+    grad = wide(grad)
+    inner = grad * gain.unsqueeze(1)
+    return scale * (inner - unit * (unit * inner).mean(-1, keepdim=True)), (grad * unit).sum(1)

@@ -1,0 +1,111 @@
+"""The objectives with gradients written out against the readable ones and autograd."""
+
+import pytest
+import torch
+
+from tickgraph.core.arena import Arena
+from tickgraph.learn import flashsac
+from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
+from tickgraph.learn.path import LearnerPath
+from tickgraph.learn.replay import Batch
+from tickgraph.learn.stacked import ActorUpdate, CriticUpdate
+from tickgraph.learn.storage import Stacked
+
+B = 64
+PATHS = {
+    "apart": LearnerPath(manual=True),
+    "stacked": LearnerPath(manual=True, stacked=True),
+    "copies": LearnerPath(manual=True, stacked=True, copies=True),
+    "rows in parts": LearnerPath(manual=True, stacked=True, row_chunks=4),
+}
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def learner(request) -> FlashSac:
+    return made(request.param)
+
+
+def made(blocks: int, bf16: bool = False) -> FlashSac:
+    widths = dict(actor_width=16, actor_blocks=blocks, critic_width=24, critic_blocks=blocks)
+    cfg = FlashSacCfg(**widths, batch_size=B, bc_weight=0.3, bf16=bf16)
+    learner = FlashSac(cfg, {"actor": 7, "critic": 9}, 3, 4, Arena("cpu"), 0, total_updates=100)
+    torch.manual_seed(0)
+    for storage in (learner.actor_storage, learner.critic_storage):
+        storage.statistics[0].normal_()
+        storage.statistics[1].uniform_(0.5, 2.0)
+    for storage in (learner.actor_storage, learner.critic_storage, learner.target_storage):
+        storage.parameters.add_(torch.randn_like(storage.parameters) * 0.1)
+    return learner
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    torch.manual_seed(1)
+    return Batch(
+        torch.randn(2 * B, 7) * 3 + 1,
+        torch.randn(2 * B, 9) * 3 + 20,  # far from 0, where a careless variance loses digits
+        torch.rand(B, 3) * 2 - 1,
+        torch.randn(B) * 3,  # beyond the support too
+        torch.rand(B) * (torch.rand(B) > 0.2),
+        torch.zeros(()),
+    )
+
+
+def updates(learner: FlashSac, path: LearnerPath) -> tuple[CriticUpdate, ActorUpdate]:
+    dtype = torch.bfloat16 if learner.cfg.bf16 else torch.float32
+    arena, copies = Arena("cpu"), [None, None]
+    if path.copies:
+        target = learner.target_storage.parameters
+        copies = [
+            Stacked(learner.critic_storage, target, dtype, arena, "critic"),
+            Stacked(learner.actor_storage, None, dtype, arena, "actor"),
+        ]
+        for copy in copies:
+            copy.refresh()
+    critic = CriticUpdate(
+        learner.cfg, learner.critic_storage, learner.target_storage.parameters, learner.atoms, path, copies[0]
+    )
+    return critic, ActorUpdate(learner.cfg, learner.actor_storage, critic, path, copies[1])
+
+
+def close(mine: torch.Tensor, wanted: torch.Tensor, limit: float = 1e-5) -> None:
+    mine, wanted = mine.detach(), wanted.detach()
+    assert (mine - wanted).norm() <= limit * wanted.norm(), (mine, wanted)
+
+
+def compare(mine, wanted, network, storage, limit: float = 1e-5) -> None:
+    """Hold losses, figures, statistics, and the gradient of each parameter to the readable form's."""
+    assert not mine.grad.requires_grad and not mine.loss.requires_grad
+    for name in wanted._fields:
+        close(getattr(mine, name), getattr(wanted, name), limit)
+    named = storage.named(mine.grad)
+    parameters = dict(network.named_parameters())
+    grads = torch.autograd.grad(wanted.loss, list(parameters.values()))
+    assert set(named) == set(parameters)
+    for name, grad in zip(parameters, grads, strict=True):
+        close(named[name], grad, limit)
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_critic(learner, batch, path):
+    torch.manual_seed(2)
+    successor, alpha = (torch.rand(B, 3), torch.randn(B)), torch.tensor(0.3)
+    mine = updates(learner, path)[0].gradient(batch, successor, alpha)
+    wanted = flashsac.critic_objective(learner.critic, learner.target, alpha, batch, successor, learner.atoms)
+    compare(mine, wanted, learner.critic, learner.critic_storage)
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_actor(learner, batch, path):
+    torch.manual_seed(3)
+    noise, alpha = torch.randn(B, 3), torch.tensor(0.3)
+    actor = updates(learner, path)[1]
+    mine = actor.gradient(batch, noise, alpha)
+    wanted = flashsac.actor_objective(
+        learner.actor, learner.frozen_critic, alpha, batch, noise, learner.atoms, learner.cfg.bc_weight
+    )
+    compare(mine, wanted, learner.actor, learner.actor_storage)
+    for found, expected in zip(
+        actor.next_action(batch.actor_obs[B:], noise), flashsac.next_action(learner.actor, batch, noise), strict=True
+    ):
+        close(found, expected)
