@@ -29,18 +29,19 @@ RUNS = Option("runs", "FOLDER", "where runs are kept (default: runs)")
 NUM_ENVS = Option("num-envs", "N", "worlds", "train.num_envs")
 DEVICE = Option("device", "NAME", "cpu, cuda or auto (a GPU where one can be used)", "train.device")
 BACKEND = Option("backend", "NAME", "physics: mujoco, mjwarp or auto (the one for the device)", "train.backend")
+ALGO = Option("algo", "NAME", "flashsac or sac: the task's settings for it (default: its own; see `tickgraph list`)")
 SEED = Option("seed", "N", "seed of every random draw", "train.seed")
 
 COMMANDS = {
     command.name: command
     for command in (
-        Command("list", "", "show the tasks", "Show every task that has a name.", (JSON, DEBUG)),
+        Command("list", "", "show the tasks", "Show every task that has a name, and its algorithms.", (JSON, DEBUG)),
         Command(
             "describe",
             "TASK",
             "show a task's spaces, terms and memory",
             "Show what a task observes, rewards and ends by, and every tensor it keeps, with its bytes.",
-            (NUM_ENVS, BACKEND, JSON, DEBUG),
+            (ALGO, NUM_ENVS, BACKEND, JSON, DEBUG),
             overrides=True,
         ),
         Command(
@@ -49,7 +50,7 @@ COMMANDS = {
             "find what would keep a task from being compiled or captured",
             "Judge every term of a task in seconds, with no GPU and no compiler: each one that is not static is named\n"
             "with its file and line. Exit code 2 when there is one.",
-            (BACKEND, JSON, DEBUG),
+            (ALGO, BACKEND, JSON, DEBUG),
             overrides=True,
         ),
         Command(
@@ -65,6 +66,7 @@ Any value of the task can be changed, each with its type checked: `tickgraph tra
 
 Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-C ends at once. Go on with --resume.""",
             (
+                ALGO,
                 SEED,
                 Option("iterations", "N", "iterations of the whole run", "train.iterations"),
                 NUM_ENVS,
@@ -132,7 +134,7 @@ Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-
             "Play ticks eager, part by part, and rank what they cost; name each wait, transfer, allocation and break\n"
             "of the captured region by its place. DIR gets profile.json, profile.png and trace.json (for Perfetto).",
             (
-                *(NUM_ENVS, DEVICE, BACKEND, SEED),
+                *(ALGO, NUM_ENVS, DEVICE, BACKEND, SEED),
                 Option("ticks", "N", "ticks that are timed (default: 50)"),
                 Option("out", "DIR", "folder for the results (default: profiles/TASK)"),
                 *(JSON, DEBUG),
@@ -202,19 +204,21 @@ def _dispatch(words: list[str], interrupts: Interrupts | None, began: float) -> 
         return 0
     if name == "bench":
         return _bench(rest)
+    if name == "verify":
+        return _verify(rest)
     if name == "motion":
         from tickgraph.run.motion import main as motion
 
         return motion(rest)
     command = COMMANDS.get(name)
     if command is None:
-        hint = nearby(name, [*COMMANDS, "motion", "bench"]) or "see `tickgraph --help`"
+        hint = nearby(name, [*COMMANDS, "motion", "bench", "verify"]) or "see `tickgraph --help`"
         raise TickgraphError(f"there is no command {name!r}; {hint}")
     parsed = parse(command, rest)
     if parsed.help:
         print(usage(command))
         if parsed.subject is not None and command.overrides:
-            print("\n".join(_values(parsed.subject)))
+            print("\n".join(_values(parsed)))
         return 0
     if name == "train":
         assert interrupts is not None
@@ -236,6 +240,7 @@ def _overview() -> str:
     rows = [(command.name, command.subject, command.summary) for command in COMMANDS.values()]
     rows.insert(-1, ("motion", "COMMAND", "convert, judge, film or make reference motion"))
     rows.insert(-1, ("bench", "NAME TASK", "measure speed, with the physics alone as yardstick"))
+    rows.insert(-1, ("verify", "learner [TASK]", "prove that every way of running a learner computes the same"))
     return "\n".join(
         [
             "usage: tickgraph COMMAND ...",
@@ -257,10 +262,9 @@ def _list(parsed: Parsed) -> int:
     from tickgraph.tasks import registry
 
     entries = registry.entries()
-    _write_result(
-        parsed, {"tasks": [{"name": e.name, "description": e.description, "source": e.source} for e in entries]}
-    )
-    print("\n".join(table(((e.name, e.description) for e in entries), indent="")))
+    rows = [{"name": e.name, "description": e.description, "source": e.source, "algos": list(e.algos)} for e in entries]
+    _write_result(parsed, {"tasks": rows})
+    print("\n".join(table(((e.name, ", ".join(e.algos), e.description) for e in entries), indent="")))
     return 0
 
 
@@ -268,6 +272,9 @@ def _load(parsed: Parsed) -> Task:
     from tickgraph.tasks import registry
 
     task = registry.load(str(parsed.subject))
+    algo = parsed.get("algo")
+    if algo is not None:
+        task.use(algo)
     from tickgraph.run.settings import apply_overrides
 
     apply_overrides(task, parsed.overrides)
@@ -359,6 +366,9 @@ def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
         given = registry.resolve(parsed.subject).name
         if given != task.name:
             raise TickgraphError(f"{run.path} is a run of {task.name!r}, not of {given!r}; leave the task out")
+    algo = parsed.get("algo")
+    if algo is not None and algo != task.algo:
+        raise TickgraphError(f"{run.path} is a run of {task.algo}, not of {algo}; leave --algo out")
     for line in prepare_resume(task, parsed.overrides):
         tell(line)
     return task, True
@@ -453,7 +463,8 @@ def _bench(words: list[str]) -> int:
 
     from tickgraph import bench
 
-    names = [module.name for module in pkgutil.iter_modules(bench.__path__) if not module.name.startswith("_")]
+    hidden = ("_", "verify_")
+    names = [module.name for module in pkgutil.iter_modules(bench.__path__) if not module.name.startswith(hidden)]
     if not words or words[0] in ("-h", "--help"):
         print(f"usage: tickgraph bench NAME TASK [options]\n\nbenchmarks: {', '.join(names)}")
         return 0
@@ -465,13 +476,27 @@ def _bench(words: list[str]) -> int:
     return int(module.main(words[1:]) or 0)
 
 
-def _values(reference: str) -> list[str]:
-    """Return every value of a task that can be changed, as lines."""
+def _verify(words: list[str]) -> int:
+    names = ("learner",)
+    if not words or words[0] in ("-h", "--help"):
+        print(f"usage: tickgraph verify NAME [TASK] [options]\n\nwhat can be verified: {', '.join(names)}")
+        return 0
+    if words[0] not in names:
+        raise TickgraphError(f"there is nothing to verify called {words[0]!r}; it is `tickgraph verify learner`")
+    from tickgraph.bench.verify_learner import main as verify
+
+    return verify(words[1:])
+
+
+def _values(parsed: Parsed) -> list[str]:
+    """Return every value of a task that can be changed, as lines, with its own as they stand without overrides."""
     from tickgraph.run.settings import settings
 
-    task = _load(Parsed(reference))
+    task = _load(Parsed(parsed.subject, parsed.options))
     rows = ((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.value}]") for s in settings(task))
-    return ["", f"values of {task.name} that can be changed (its own in brackets):", *table(rows)]
+    head = f"values of {task.name} with {task.algo} that can be changed (its own in brackets):"
+    others = [f"(it also has settings for --algo {', '.join(task.presets)})"] if task.presets else []
+    return ["", head, *others, *table(rows)]
 
 
 def _write_result(parsed: Parsed, value: dict[str, Any]) -> None:

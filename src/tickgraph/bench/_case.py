@@ -10,9 +10,8 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.env.config import TerminationTermCfg
 from tickgraph.env.env import Env
+from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.explore import Explorer
-from tickgraph.learn.flashsac import FlashSac
-from tickgraph.learn.replay import Ring
 from tickgraph.run.precision import set_precision
 
 if TYPE_CHECKING:
@@ -82,17 +81,14 @@ def build(task: Task, case: Case) -> Collector:
         task.env.terminations["bench_reset"] = TerminationTermCfg(func=bench_reset)
     env = Env(task.env, case.num_envs, case.device, case.backend, case.execution, case.seed, case.physics_threads)
     set_precision(task.train.matmul_precision, env.device)
-    algo, dims = task.train.algo, env.observation_manager.dims
+    algo, dims, actions = task.train.algo, env.observation_manager.dims, env.action_manager.total_dim
     arena = Arena(env.device)
-    learner = FlashSac(algo, dims, env.action_manager.total_dim, env.num_envs, arena, case.seed, total_updates=1)
+    learner = make_learner(algo, dims, actions, env.num_envs, arena, case.seed)
     explorer = Explorer(learner, env.num_envs, case.seed)
     explorer.set_warmup(False)
-    slot = 4 * env.num_envs * (sum(dims.values()) + env.action_manager.total_dim)
+    slot = 4 * env.num_envs * (sum(dims.values()) + actions)
     slots = max(algo.n_step + 1, min(task.train.replay_slots, RING_BYTES // slot))
-    ring = Ring(
-        arena, slots, env.num_envs, dims, env.action_manager.total_dim, algo.n_step, algo.gamma, algo.discount,
-        normalizer=learner.normalizer,
-    )  # fmt: skip
+    ring = make_ring(learner, slots, env.num_envs)
     arena.seal()
     env.attach(explorer, ring)
     if task.train.stagger:

@@ -118,6 +118,7 @@ class TrainArm:
         return {
             "ticks_per_iteration": self.iteration.ticks,
             "updates_per_iteration": train.updates_per_iteration,
+            "algo": self.trainer.task.algo,
             "batch_size": train.algo.batch_size,
             "overlap": self.iteration.overlap,
             "programs": sorted({str(row["enabled"]) for row in self.trainer.env.execution_report().values()}),

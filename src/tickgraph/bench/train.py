@@ -11,7 +11,7 @@ import numpy as np
 
 from tickgraph.bench._bars import ENQUEUE_MS, GRAPH_OVER_EAGER
 from tickgraph.bench._figures import median_with_interval, times
-from tickgraph.bench._options import Parser, say
+from tickgraph.bench._options import Parser, count, say
 from tickgraph.bench._proof import ITERATIONS, capture_proof, memory_proof
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench._train_arm import TrainArm
@@ -47,10 +47,13 @@ class TrainCase:
     batch_size: int | None = None
     overlap: bool | None = None
     proofs: bool = True
+    algo: str | None = None
 
 
 def configure(task: Task, case: TrainCase) -> Task:
     """Write a case's settings into its task; returns it."""
+    if case.algo is not None:
+        task.use(case.algo)
     train = task.train
     train.num_envs, train.device, train.backend = case.num_envs, case.place.device, case.place.backend
     train.overlap = case.overlap
@@ -170,6 +173,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise TickgraphError(f"--arms has {', '.join(sorted(unknown))}; the arms are {', '.join(ARMS)}")
     arms = tuple(mode for mode in ARMS if mode in given)
     task = load(options.task)
+    if options.algo is not None:
+        task.use(options.algo)
     widths = str(task.num_envs) if options.num_envs is None else options.num_envs
     done: list[Rows] = []
 
@@ -183,16 +188,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     for width in widths.split(","):
         case = TrainCase(
             task=options.task,
-            num_envs=_count("--num-envs", width),
+            num_envs=count("--num-envs", width),
             place=place,
             arms=arms,
-            blocks=_count("--blocks", options.blocks),
-            iterations=_count("--iterations", options.iterations),
-            tail=_count("--summary-last", options.summary_last),
-            updates=None if options.updates is None else _count("--updates", options.updates),
-            batch_size=None if options.batch_size is None else _count("--batch-size", options.batch_size),
+            blocks=count("--blocks", options.blocks),
+            iterations=count("--iterations", options.iterations),
+            tail=count("--summary-last", options.summary_last),
+            updates=None if options.updates is None else count("--updates", options.updates),
+            batch_size=None if options.batch_size is None else count("--batch-size", options.batch_size),
             overlap=options.overlap,
             proofs=not options.no_proofs,
+            algo=options.algo,
         )
         rows = measure(case, say, keep)
         keep(rows)
@@ -216,6 +222,7 @@ def _parser() -> Parser:
         ("num-envs", None, "numbers of worlds, separated by commas (default: the task's)"),
         ("iterations", "100", "iterations of each arm in a block (default: 100)"),
         ("summary-last", "100", "how many of a block's last count for env steps/s (default: 100)"),
+        ("algo", None, "flashsac or sac, with the task's settings for it (default: the task's)"),
         ("updates", None, "critic updates in an iteration (default: the task's)"),
         ("batch-size", None, "transitions in an update (default: the task's)"),
         ("backend", "auto", "physics backend (default: auto)"),
@@ -229,9 +236,3 @@ def _parser() -> Parser:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser
-
-
-def _count(option: str, text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise TickgraphError(f"{option} is {text!r}, expected a whole number of at least 1")
-    return int(text)

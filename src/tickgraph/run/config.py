@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
+from tickgraph.learn.build import algo_name, check_algo
 from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.learner import AlgoCfg
+from tickgraph.learn.update import COMPILE_SCOPES
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -22,7 +25,8 @@ PRECISIONS = ("highest", "high")
 class TrainCfg:
     """How a task is trained. One iteration is ``ticks_per_iteration`` control steps of all worlds, then the updates."""
 
-    algo: FlashSacCfg = field(default_factory=FlashSacCfg)
+    algo: AlgoCfg = field(default_factory=FlashSacCfg)
+    """Which algorithm, by the class of its configuration, and its hyperparameters."""
     num_envs: int | None = None
     """Worlds; by default the environment's own number (env.num_envs)."""
     ticks_per_iteration: int = 1
@@ -59,6 +63,9 @@ class TrainCfg:
     """Physics backend; auto: the one for the device."""
     execution: str = "auto"
     """eager, compile, graph, or auto: the fastest that can be had."""
+    compile_scope: str = "objective"
+    """What of an update's objectives is compiled, where programs are: objective (networks and loss as one program), or
+    loss (what follows the networks alone, to measure what the wider scope buys)."""
     overlap: bool | None = None
     """Update beside the ticks of the same iteration, from what was recorded before it (policy_lag 1); by default where
     both are CUDA graphs."""
@@ -83,9 +90,11 @@ class TrainCfg:
         self._at_least("learning_starts", 0)
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise TickgraphError(f"train.time_budget_s is {self.time_budget_s}, expected more than 0 seconds")
-        if self.matmul_precision not in PRECISIONS:
-            hint = nearby(self.matmul_precision, PRECISIONS) or f"use one of {', '.join(PRECISIONS)}"
-            raise TickgraphError(f"train.matmul_precision is {self.matmul_precision!r}; {hint}")
+        for name, options in (("matmul_precision", PRECISIONS), ("compile_scope", COMPILE_SCOPES)):
+            value = getattr(self, name)
+            if value not in options:
+                hint = nearby(value, options) or f"use one of {', '.join(options)}"
+                raise TickgraphError(f"train.{name} is {value!r}; {hint}")
         if not 0 <= self.seed < 2**63:
             raise TickgraphError(f"train.seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
 
@@ -155,16 +164,51 @@ class VideoCfg:
 class Task:
     """Everything that a name on the command line stands for; a factory returns a new one at each call.
 
-    ``name`` and ``reference`` are set by the registry: what run folders and checkpoints are labelled with, and what
-    finds the task again.
+    ``train`` is what it is trained with unless another algorithm is asked for; ``presets`` has the settings of these,
+    by the algorithm's name. ``name`` and ``reference`` are set by the registry: what run folders and checkpoints are
+    labelled with, and what finds the task again.
     """
 
     env: EnvCfg
     train: TrainCfg = field(default_factory=TrainCfg)
+    presets: dict[str, TrainCfg] = field(default_factory=dict)
     evaluation: EvaluationCfg = field(default_factory=EvaluationCfg)
     video: VideoCfg = field(default_factory=VideoCfg)
     name: str = ""
     reference: str = ""
+
+    def __post_init__(self) -> None:
+        for name, train in self.presets.items():
+            if algo_name(train.algo) != check_algo(name):
+                raise TickgraphError(f"presets[{name!r}] has a {type(train.algo).__name__}; name it by its algorithm")
+        if self.algo in self.presets:
+            raise TickgraphError(f"{self.algo!r} is what train is for; presets are for other algorithms")
+
+    @property
+    def algo(self) -> str:
+        """Name of the algorithm that it is trained with."""
+        return algo_name(self.train.algo)
+
+    @property
+    def algos(self) -> tuple[str, ...]:
+        """Names of all algorithms that it has settings for, the one it is trained with first."""
+        return self.algo, *self.presets
+
+    def use(self, algo: str) -> None:
+        """Train with the settings that the task has for an algorithm.
+
+        Raises:
+            TickgraphError: there is no such algorithm, or the task has no settings for it.
+        """
+        if algo == self.algo:
+            return
+        if check_algo(algo) not in self.presets:
+            raise TickgraphError(
+                f"task {self.name!r} has no settings for {algo}, only for {', '.join(self.algos)}; give its Task "
+                f"presets={{{algo!r}: TrainCfg(...)}}"
+            )
+        rest = {name: train for name, train in self.presets.items() if name != algo}
+        self.train, self.presets = self.presets[algo], {self.algo: self.train, **rest}
 
     @property
     def num_envs(self) -> int:

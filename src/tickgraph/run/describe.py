@@ -6,9 +6,8 @@ from typing import Any
 
 from tickgraph.core.arena import Arena
 from tickgraph.env.env import Env
+from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.explore import Explorer
-from tickgraph.learn.flashsac import FlashSac
-from tickgraph.learn.replay import Ring
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
@@ -18,18 +17,20 @@ from tickgraph.sim.platform import AUTO, resolve_platform
 def describe(task: Task) -> dict[str, Any]:
     """Return what `tickgraph describe` shows; shapes alone are built, no memory is taken.
 
-    Keys: those of `Env.describe`, and `learner`: the learner's and the replay's tensors, with `learner_bytes`.
+    Keys: those of `Env.describe`; `algo`, the algorithm, of `algos`, those that the task has settings for; `learner`:
+    the learner's and the replay's tensors, with `learner_bytes`.
     """
     train, n = task.train, task.num_envs
     backend = resolve_platform("cpu" if train.backend == AUTO else AUTO, train.backend).backend
     env = Env(task.env, n, "meta", backend, "eager")
     arena = Arena("meta")
     dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
-    learner = FlashSac(train.algo, dims, actions, n, arena, train.seed, total_updates=1)
-    ring = Ring(arena, train.replay_slots, n, dims, actions, train.algo.n_step, normalizer=learner.normalizer)
+    learner = make_learner(train.algo, dims, actions, n, arena, train.seed)
+    ring = make_ring(learner, train.replay_slots, n)
     UpdateCycle(learner, ring, train.updates_per_iteration, "eager")
     Explorer(learner, n, train.seed)
-    value = {"task": task.name, **env.describe(), "learner": arena.table(), "learner_bytes": arena.nbytes()}
+    value = {"task": task.name, "algo": task.algo, "algos": list(task.algos), **env.describe()}
+    value |= {"learner": arena.table(), "learner_bytes": arena.nbytes()}
     env.close()
     return value
 
@@ -43,6 +44,7 @@ def lines(value: dict[str, Any]) -> list[str]:
         "",
         "observations: " + ", ".join(f"{group} {dim}" for group, dim in value["observations"].items()),
         f"actions: {value['actions']}",
+        f"algorithm: {value['algo']}" + (f" (--algo: {', '.join(value['algos'])})" if len(value["algos"]) > 1 else ""),
     ]
     for manager, terms in value["terms"].items():
         if terms:

@@ -15,8 +15,8 @@ from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.env import Env
+from tickgraph.learn.build import make_learner
 from tickgraph.learn.explore import GreedyPolicy
-from tickgraph.learn.flashsac import FlashSac
 from tickgraph.run.config import Task
 from tickgraph.run.settings import clone
 from tickgraph.sim.platform import resolve_platform
@@ -98,7 +98,7 @@ class Player:
         )
         arena = Arena(self.env.device)
         dims, actions = dict(self.env.observation_manager.dims), self.env.action_manager.total_dim
-        learner = FlashSac(train.algo, dims, actions, num_envs, arena, train.seed, total_updates=1)
+        learner = make_learner(train.algo, dims, actions, num_envs, arena, train.seed)
         arena.seal()
         if policy is not None:
             load_policy(arena, policy)

@@ -25,7 +25,7 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.core.graph import Graph
 from tickgraph.core.program import Resolution, resolve_execution
 from tickgraph.env.env import Env
-from tickgraph.learn.flashsac import FlashSac
+from tickgraph.learn.learner import Learner
 from tickgraph.learn.replay import Ring
 from tickgraph.learn.update import UpdateCycle
 
@@ -53,7 +53,7 @@ class Iteration:
     def __init__(
         self,
         env: Env,
-        learner: FlashSac | None = None,
+        learner: Learner | None = None,
         ring: Ring | None = None,
         cycle: UpdateCycle | None = None,
         ticks: int = 1,

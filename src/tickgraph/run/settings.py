@@ -120,7 +120,7 @@ def write_config(path: Path, task: Task) -> None:
     """Write config.yaml, from which `read_config` and `fit` rebuild the task in another process."""
     import yaml
 
-    value = {"format": FORMAT, "task": task.name, "reference": task.reference, **dump(task)}
+    value = {"format": FORMAT, "task": task.name, "reference": task.reference, "algo": task.algo, **dump(task)}
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
     write_atomically(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))
 
@@ -145,7 +145,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def fit(task: Task, config: dict[str, Any], where: Path) -> None:
-    """Give a freshly made task the values of a run's config.yaml.
+    """Give a freshly made task the algorithm and the values of a run's config.yaml.
 
     Args:
         task: changed in place.
@@ -155,6 +155,7 @@ def fit(task: Task, config: dict[str, Any], where: Path) -> None:
     Raises:
         TickgraphError: the task has terms that the run had not, or lacks some, or a function is another one.
     """
+    task.use(config.get("algo", "flashsac"))  # files of before there was a choice have none
     current, wanted = _flat(dump(task)), _flat({root: config[root] for root in ROOTS})
     for names, text in (
         ([path for path in wanted if path not in current], "the task no longer has"),

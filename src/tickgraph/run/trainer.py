@@ -14,9 +14,8 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, ILLEGAL, resolve_execution
 from tickgraph.env.env import Env
+from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.explore import Explorer
-from tickgraph.learn.flashsac import FlashSac
-from tickgraph.learn.replay import Ring
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run import checkpoint, manifest
 from tickgraph.run.config import Task
@@ -100,15 +99,12 @@ class Trainer:
         execution = resolve_execution(train.execution, env.device)
         self.overlap = self._may_overlap(execution.enabled)
         with memory_for(f"the learner and a replay of {train.replay_slots} slots"):
-            self.learner = FlashSac(train.algo, dims, actions, task.num_envs, self.arena, train.seed, total_updates=1)
-            self.ring = Ring(
-                *(self.arena, train.replay_slots, task.num_envs, dims, actions),
-                *(train.algo.n_step, train.algo.gamma, train.algo.discount),
-                ahead=train.ticks_per_iteration if self.overlap else 0,
-                normalizer=self.learner.normalizer,
-            )
+            self.learner = make_learner(train.algo, dims, actions, task.num_envs, self.arena, train.seed)
+            ahead = train.ticks_per_iteration if self.overlap else 0
+            self.ring = make_ring(self.learner, train.replay_slots, task.num_envs, ahead)
             self.explorer = Explorer(self.learner, task.num_envs, train.seed)
-            self.cycle = UpdateCycle(self.learner, self.ring, train.updates_per_iteration, execution)
+            updates, scope = train.updates_per_iteration, train.compile_scope
+            self.cycle = UpdateCycle(self.learner, self.ring, updates, execution, scope)
         self.arena.seal()
         env.attach(self.explorer, self.ring)
         self.iteration = Iteration(
@@ -387,6 +383,7 @@ class Trainer:
         return {
             "task": task.name,
             "reference": task.reference,
+            "algo": task.algo,
             "num_envs": task.num_envs,
             "device": self.device,
             "device_name": manifest.device_name(self.env.device),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,7 @@ from tickgraph.env.config import (
 )
 from tickgraph.env.scene import SceneEntity
 from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.sac import SacCfg
 from tickgraph.robots.cartpole import HINGE_JOINT, SLIDER_JOINT, cartpole_robot
 from tickgraph.run.config import EvaluationCfg, Task, TrainCfg
 from tickgraph.sim.scene import CapacityCfg, SceneCfg
@@ -98,7 +100,20 @@ def cartpole_swingup() -> Task:
         },
         figures=swingup_figures,
     )
-    return Task(env=env, train=train, evaluation=evaluation)
+    sac = replace(
+        train,
+        algo=SacCfg(
+            actor_width=64,
+            critic_width=96,
+            batch_size=256,
+            gamma=0.99,
+            n_step=3,
+            tau=0.02,
+            v_max=5.0,
+            policy_period=2,
+        ),
+    )
+    return Task(env=env, train=train, presets={"sac": sac}, evaluation=evaluation)
 
 
 def swingup_figures(trace: EvalTrace) -> dict[str, float]:

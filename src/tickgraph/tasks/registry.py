@@ -27,13 +27,14 @@ class TaskEntry:
     """One task that can be named.
 
     ``factory`` is ``module:function``, or ``/absolute/path/file.py:function`` for a task in a file; ``source`` says who
-    offers it.
+    offers it; ``algos`` are the algorithms that the task has settings for, empty where its module would have to tell.
     """
 
     name: str
     factory: str
     description: str = ""
     source: str = "tickgraph"
+    algos: tuple[str, ...] = ()
 
     @property
     def reference(self) -> str:
@@ -44,7 +45,9 @@ class TaskEntry:
 _REGISTERED: dict[str, TaskEntry] = {}
 
 
-def register(name: str, factory: str, description: str = "", source: str = "registered") -> None:
+def register(
+    name: str, factory: str, description: str = "", source: str = "registered", algos: tuple[str, ...] = ()
+) -> None:
     """Add a task under `name`; its module is imported only when the task is loaded.
 
     Args:
@@ -52,6 +55,7 @@ def register(name: str, factory: str, description: str = "", source: str = "regi
         factory: "module:function"; the function takes no argument and returns a `Task`, or an `EnvCfg` alone.
         description: one line for `tickgraph list`.
         source: who offers the task.
+        algos: what `tickgraph list` shows as the task's algorithms.
 
     Raises:
         TickgraphError: the name is taken, or `factory` has no colon.
@@ -62,7 +66,7 @@ def register(name: str, factory: str, description: str = "", source: str = "regi
         raise TickgraphError(
             f"task {name!r} is registered already, as {_REGISTERED[name].factory}; choose another name"
         )
-    _REGISTERED[name] = TaskEntry(name, factory, description, source)
+    _REGISTERED[name] = TaskEntry(name, factory, description, source, algos)
 
 
 register(
@@ -70,18 +74,21 @@ register(
     "tickgraph.tasks.cartpole:cartpole_swingup",
     "swing a pole up and hold it; minutes on a laptop",
     source="tickgraph",
+    algos=("flashsac", "sac"),
 )
 register(
     "go2_walk_flat",
     "tickgraph.tasks.velocity:go2_walk_flat",
     "Unitree Go2 walks on flat ground as commanded",
     source="tickgraph",
+    algos=("flashsac", "sac"),
 )
 register(
     "g1_walk_flat",
     "tickgraph.tasks.velocity:g1_walk_flat",
     "Unitree G1 humanoid walks on flat ground as commanded",
     source="tickgraph",
+    algos=("flashsac", "sac"),
 )
 register(
     "g1_motion_tracking",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from tickgraph import mdp
@@ -18,6 +19,7 @@ from tickgraph.env.config import (
     TerminationTermCfg,
 )
 from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.sac import SacCfg
 from tickgraph.robots.go2 import FOOT_GEOMS, FOOT_RADIUS, FOOT_SITES, LEGS, go2_robot
 from tickgraph.run.config import Task, TrainCfg
 from tickgraph.sim.scene import CapacityCfg, SceneCfg, SensorCfg, SolverCfg
@@ -134,7 +136,22 @@ def go2_walk_flat() -> Task:
         replay_slots=4096,
         checkpoint_interval=2000,
     )
-    return Task(env=env, train=train, evaluation=walking_evaluation(FOOT_CONTACTS, randomized=("pd_gains",)))
+    sac = replace(
+        train,
+        algo=SacCfg(
+            actor_width=96,
+            critic_width=96,
+            batch_size=512,
+            n_step=3,
+            tau=0.02,
+            v_max=5.0,
+            policy_period=2,
+            lr_start=6e-4,
+            lr_end=3e-4,
+        ),
+    )
+    evaluation = walking_evaluation(FOOT_CONTACTS, randomized=("pd_gains",))
+    return Task(env=env, train=train, presets={"sac": sac}, evaluation=evaluation)
 
 
 def _observed() -> dict[str, ObservationTermCfg]:
