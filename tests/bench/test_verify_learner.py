@@ -1,0 +1,308 @@
+"""`tickgraph verify learner`: it passes for both algorithms, and each check fails when what it looks at is broken."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tickgraph.bench import _verify_checks as checks
+from tickgraph.bench import _verify_stability as stability
+from tickgraph.bench import verify_learner
+from tickgraph.bench._learner_paths import PATHS, available, chosen
+from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
+from tickgraph.bench._verify_checks import References, Row, Subject
+from tickgraph.cli import main as cli
+from tickgraph.core.rng import Rng, Stream
+from tickgraph.learn import flashsac, optimizer
+from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.optimizer import Adam, NetworkStep
+from tickgraph.learn.replay import Ring
+from tickgraph.learn.sac import SacCfg
+from tickgraph.learn.storage import Storage
+from tickgraph.learn.update import UpdateCycle
+from tickgraph.tasks.registry import load
+
+CPU = torch.device("cpu")
+DIMS = {"actor": 5, "critic": 6}
+FLASHSAC = FlashSacCfg(actor_width=8, critic_width=12, actor_blocks=1, critic_blocks=1, batch_size=64, atoms=21)
+SAC = SacCfg(actor_width=8, critic_width=12, batch_size=64, atoms=21, policy_period=2)
+
+
+def subject(algo=FLASHSAC, path="eager", device=CPU, precision="fp32"):
+    return Subject(LearnerSpec(algo, DIMS, 2, 16, 64, updates=2), PATHS[path], device, precision)
+
+
+def case(algo, **values):
+    made = subject(algo)
+    return verify_learner.Case(made.spec, CPU, [PATHS["eager"]], **({"replays": 20} | values))
+
+
+def failed(rows):
+    return [row.check for row in rows if not row.ok]
+
+
+def test_flashsac_computes_what_the_reference_says_and_keeps_on_doing_so():
+    rows = verify_learner.verify(case(FLASHSAC))
+    assert not failed(rows), [row for row in rows if not row.ok]
+    names = {row.check for row in rows}
+    assert names == {
+        *("state fp32", "moments fp32", "counters and rates", "temperature", "projection against float64"),
+        *("falls and time limits sampled", "cycles draw anew", "a seed repeats", "rows not finite", "ring fills up"),
+        *("checkpoint restored", "constant memory"),
+    }
+    cases = {row.case for row in rows if row.check == "state fp32"}
+    assert {f"{updates} updates, period {period}, cycle 1" for updates in (1, 2, 8) for period in (1, 2)} <= cases
+    assert {"2 updates, period 2, cycle 10", "1 updates, period 1, cycle 1, new"} <= cases
+    assert all(row.figure < 1e-5 and row.max_abs < 1e-4 for row in rows if row.check == "state fp32")
+
+
+def test_sac_computes_what_the_reference_says_and_keeps_on_doing_so():
+    rows = verify_learner.verify(case(SAC, updates=(2,), periods=(1, 2)))
+    assert not failed(rows), [row for row in rows if not row.ok]
+
+
+def test_bfloat16_is_held_to_limits_of_its_own():
+    rows = checks.parity(subject(precision="bf16"), References(), (1, 3))
+    assert not failed(rows) and {row.check for row in rows} == {"state bf16", "moments bf16", "counters and rates"}
+    assert all(1e-6 < row.figure for row in rows if row.check == "moments bf16"), "it did run in bfloat16"
+
+
+def parity():
+    return checks.parity(subject(), References(), (1, 2))
+
+
+def wrong_beta(patch):
+    init = Adam.__init__
+
+    def changed(self, parameters, arena, prefix, betas=(0.9, 0.999), decay=0.0):
+        init(self, parameters, arena, prefix, (0.91, betas[1]), decay)
+
+    patch.setattr(Adam, "__init__", changed)
+
+
+def missing_projection(patch):
+    patch.setattr(Storage, "projection", lambda self, flat: flat)
+
+
+def target_stands_still(patch):
+    apply = NetworkStep.apply
+
+    def changed(self, *given):
+        before = None if self.target is None else self.target.clone()
+        ok = apply(self, *given)
+        if before is not None:
+            self.target.copy_(before)
+        return ok
+
+    patch.setattr(NetworkStep, "apply", changed)
+
+
+def rate_falls_too_fast(patch):
+    rate = flashsac.Learner.rate
+    patch.setattr(flashsac.Learner, "rate", lambda self, count: rate(self, count + 1))
+
+
+def truncation_ends_the_value(patch):
+    sample = Ring.sample
+
+    def changed(self, draw):
+        batch = sample(self, draw)
+        return batch._replace(discount=torch.zeros_like(batch.discount))
+
+    patch.setattr(Ring, "sample", changed)
+
+
+def constant_sample(patch):
+    words = Stream.words
+
+    def changed(self, name, lanes):
+        return torch.zeros_like(words(self, name, lanes)) if name == "rows" else words(self, name, lanes)
+
+    patch.setattr(Stream, "words", changed)
+
+
+def draws_never_advance(patch):
+    patch.setattr(Rng, "advance", lambda self: None)
+
+
+def noise_of_the_process(patch):
+    normal = Stream.normal
+    patch.setattr(Stream, "normal", lambda self, *given: torch.randn_like(normal(self, *given)))
+
+
+def statistics_are_not_guarded(patch):
+    apply = NetworkStep.apply
+
+    def changed(self, loss, grad, statistics, factors):
+        ok = apply(self, loss, grad, statistics, factors)
+        self.storage.statistics.lerp_(statistics, self.momentum)
+        return ok
+
+    patch.setattr(NetworkStep, "apply", changed)
+
+
+def skips_are_not_counted(patch):
+    figures = UpdateCycle.__init__
+
+    def changed(self, *given):
+        figures(self, *given)
+        add = self.metrics.add
+        self.metrics.add = lambda row, means, last, ok: add(row, means, last, torch.ones_like(ok))
+
+    patch.setattr(UpdateCycle, "__init__", changed)
+
+
+def memory_leaks(patch):
+    run, kept = UpdateCycle.run, []
+
+    def changed(self, phase):
+        kept.append(torch.zeros(10))
+        run(self, phase)
+
+    patch.setattr(UpdateCycle, "run", changed)
+
+
+def shows_unwritten_slots(patch):
+    publish = Ring.publish
+
+    def changed(self):
+        publish(self)
+        self.visible += 1
+
+    patch.setattr(Ring, "publish", changed)
+
+
+def state_outside_the_arena(patch):
+    run, calls = UpdateCycle.run, {}
+
+    def changed(self, phase):
+        calls[id(self)] = calls.get(id(self), 0) + 1
+        run(self, phase)
+        with torch.no_grad():
+            self.learner.log_alpha += 1e-3 * calls[id(self)]
+
+    patch.setattr(UpdateCycle, "run", changed)
+
+
+def projection_loses_mass(patch):
+    shares = flashsac.scatter_shares
+    patch.setattr(flashsac, "scatter_shares", lambda probs, place: shares(probs, place.floor()) * 0.999)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "named"),
+    [
+        (wrong_beta, parity, "moments fp32"),
+        (missing_projection, parity, "state fp32"),
+        (target_stands_still, parity, "state fp32"),
+        (rate_falls_too_fast, parity, "counters and rates"),
+        (projection_loses_mass, lambda: checks.projection(subject()), "projection against float64"),
+        (truncation_ends_the_value, lambda: [checks.ends_present(subject())], "falls and time limits sampled"),
+        (constant_sample, lambda: [stability.draws_differ(subject())], "cycles draw anew"),
+        (draws_never_advance, lambda: [stability.draws_differ(subject())], "cycles draw anew"),
+        (noise_of_the_process, lambda: [stability.repeats(subject())], "a seed repeats"),
+        (statistics_are_not_guarded, lambda: stability.survives_nan(subject(), 1), "rows not finite"),
+        (skips_are_not_counted, lambda: stability.survives_nan(subject(), 1), "rows not finite"),
+        (shows_unwritten_slots, lambda: stability.ring_fills(subject()), "ring fills up"),
+        (state_outside_the_arena, lambda: [stability.checkpoint_restores(subject())], "checkpoint restored"),
+        (memory_leaks, lambda: [stability.constant_memory(subject(), 5)], "constant memory"),
+    ],
+)
+def test_a_broken_learner_is_found_in_a_row_that_names_it(monkeypatch, broken, check, named):
+    assert not failed(check()), "it passes as long as nothing is broken"
+    broken(monkeypatch)
+    rows = [row for row in check() if not row.ok]
+    assert named in [row.check for row in rows]
+    assert all(row.note for row in rows), "a failure says where"
+
+
+def test_the_worst_tensor_is_named(monkeypatch):
+    target_stands_still(monkeypatch)
+    (row, *_) = [row for row in parity() if not row.ok]
+    assert row.note.startswith("target/") and row.figure > row.limit == 1e-5
+
+
+def test_a_missing_last_step_of_adam_shows_as_a_counter(monkeypatch):
+    proposal = optimizer.Adam.proposal
+
+    def changed(self, *given):
+        new = proposal(self, *given)
+        self.steps -= 1
+        return new
+
+    monkeypatch.setattr(optimizer.Adam, "proposal", changed)
+    rows = [row for row in parity() if row.check == "counters and rates"]
+    assert not any(row.ok for row in rows) and "critic_adam/steps 100, expected 102" in rows[0].note
+
+
+def test_the_command_says_by_its_exit_code_whether_all_passed(monkeypatch, tmp_path, capsys):
+    rows = [Row("state fp32", "eager", "2 updates", 1e-7, 1e-5, True, "actor/x", 1e-8)]
+    seen = []
+    monkeypatch.setattr(verify_learner, "verify", lambda case, say: seen.append(case) or rows)
+    file = tmp_path / "verify.json"
+    words = ["verify", "learner", "cartpole_swingup", "--device", "cpu", "--paths", "eager"]
+    assert cli([*words, "--replays", "7", "--json", str(file)]) == 0
+    rows.append(Row("a seed repeats", "eager", "5 cycles", None, None, False, "differ: learner/x"))
+    assert cli([*words, "--algo", "flashsac"]) == 1
+    shown = capsys.readouterr().out
+    assert "1 failed" in shown and "differ: learner/x" in shown
+    value = json.loads(file.read_text())
+    assert value["ok"] and value["checks"][0]["figure"] == 1e-7 and {"machine", "versions", "commit"} <= set(value)
+    assert value["tolerances"]["state"] == {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2}
+    assert seen[0].replays == 7 and seen[0].spec.algo.actor_width == 8 and seen[0].precisions == ("fp32",)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("learner --paths grahp", "graph"),
+        ("learner --paths graph --device cpu", "CUDA"),
+        ("learner --precision tf32 --device cpu", "CPU"),
+        ("learner --precision fp33", "fp32"),
+        ("learner --algo sca", "sac"),
+        ("learner --replays 0", "--replays"),
+        ("learner no_such_task", "no_such_task"),
+        ("lerner", "lerner"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_code_2(words, named, capsys):
+    assert cli(["verify", *words.split()]) == 2
+    error = capsys.readouterr().err
+    assert named in error and error.count("\n") == 1
+
+
+def test_paths_are_those_that_a_device_has():
+    assert [path.name for path in available("cpu")] == ["eager", "compile-loss", "compile"]
+    assert [path.name for path in chosen("compile,eager", "cpu")] == ["eager", "compile"]
+
+
+def test_small_changes_sizes_and_nothing_else():
+    spec = spec_of(load("g1_walk_flat"))
+    assert spec.dims == {"actor": 98, "critic": 101} and spec.actions == 29
+    made = verify_learner.small(spec)
+    assert (made.algo.actor_width, made.algo.batch_size, made.algo.gamma) == (8, 64, spec.algo.gamma)
+    assert made.algo.actor_blocks == spec.algo.actor_blocks and made.dims == spec.dims
+
+
+@pytest.mark.slow  # compiles five programs
+def test_compiled_paths_compute_the_same():
+    references = References()
+    for path in ("compile-loss", "compile"):
+        small = subject(replace(FLASHSAC, actor_blocks=1, critic_blocks=1), path)
+        rows = checks.parity(small, references, (1, 3))
+        assert not failed(rows), [row for row in rows if not row.ok]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("algo", [FLASHSAC, SAC], ids=["flashsac", "sac"])
+def test_graphs_compute_what_the_reference_says_and_keep_on_doing_so(algo):
+    device = torch.device("cuda")
+    spec = with_algo(LearnerSpec(algo, DIMS, 2, 16, 64, updates=2), policy_period=2)
+    paths = [PATHS[name] for name in ("eager", "captured-eager", "graph")]
+    made = verify_learner.Case(spec, device, paths, ("fp32", "tf32", "bf16"), 1000, (2, 8), (2,))
+    rows = verify_learner.verify(made)
+    assert not failed(rows), [row for row in rows if not row.ok]
+    (memory,) = [row for row in rows if row.check == "constant memory"]
+    assert memory.path == "graph" and memory.case == "1000 cycles"
