@@ -6,17 +6,17 @@ import torch
 from tickgraph.core.arena import Arena
 from tickgraph.learn import flashsac
 from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
-from tickgraph.learn.path import LearnerPath
+from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.stacked import ActorUpdate, CriticUpdate
 from tickgraph.learn.storage import Stacked
 
 B = 64
 PATHS = {
-    "apart": LearnerPath(manual=True),
-    "stacked": LearnerPath(manual=True, stacked=True),
-    "copies": LearnerPath(manual=True, stacked=True, copies=True),
-    "rows in parts": LearnerPath(manual=True, stacked=True, row_chunks=4),
+    "apart": Switches(manual=True),
+    "stacked": Switches(manual=True, stacked=True),
+    "copies": Switches(manual=True, stacked=True, copies=True),
+    "rows in parts": Switches(manual=True, stacked=True, row_chunks=4),
 }
 
 
@@ -51,7 +51,7 @@ def batch() -> Batch:
     )
 
 
-def updates(learner: FlashSac, path: LearnerPath) -> tuple[CriticUpdate, ActorUpdate]:
+def updates(learner: FlashSac, path: Switches) -> tuple[CriticUpdate, ActorUpdate]:
     dtype = torch.bfloat16 if learner.cfg.bf16 else torch.float32
     arena, copies = Arena("cpu"), [None, None]
     if path.copies:

@@ -14,6 +14,7 @@ from tickgraph.learn.learner import AlgoCfg, Figures, Learner, NoiseHold, Rates,
 from tickgraph.learn.networks import Actor, BatchStats, Critic, UnitBatchNorm, sample_action
 from tickgraph.learn.normalizer import RewardNormalizer
 from tickgraph.learn.optimizer import Adam, NetworkStep
+from tickgraph.learn.path import Switches, resolve_switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.storage import pack_statistics
 
@@ -278,16 +279,30 @@ class FlashSac(Learner):
         self.alpha_adam = Adam(self.log_alpha, arena, "learner/alpha_adam")
         self.normalizer = RewardNormalizer(arena, num_envs, cfg.gamma, cfg.g_max, "learner/normalizer")
         self.maths: Any = None
+        self.written: Any = None
 
-    def choose_maths(self, resolution: Resolution) -> None:
-        """Take the short form of the objectives where it is the faster one; in bfloat16 the readable one.
+    def choose_maths(self, resolution: Resolution, kernels: str | Switches) -> None:
+        """Write the gradients out where the switches say so; else take the short form of the objectives where it is the
+        faster one, and in bfloat16 the readable one.
 
         The short form has no casts of its own, and its uncompiled batch norm is for the CPU.
         """
-        from tickgraph.learn import flashsac, fused  # which are written in terms of this file
+        from tickgraph.learn import flashsac, fused, stacked  # which are written in terms of this file
 
         uncompiled = self.arena.device.type != "cpu" and resolution.inner == "eager"
         self.maths = flashsac if self.cfg.bf16 or uncompiled else fused
+        if isinstance(kernels, str):
+            kernels = resolve_switches(kernels, self.arena.device, stacked.kernel_checks(self))
+        self.switches = kernels
+        if kernels.manual:
+            self.written = stacked.Written(self, kernels)
+        if kernels.row_step == "triton":
+            stacked.take_row_steps(self)
+
+    def begin_cycle(self) -> None:
+        """Renew the copies of the weights."""
+        if self.written is not None:
+            self.written.refresh()
 
     def prepare(self, batch: Batch) -> Batch:
         """Return the batch with its rewards divided by the normaliser's scale."""
@@ -300,8 +315,10 @@ class FlashSac(Learner):
         factors = (self.critic_step.adam.factors(critic), self.actor_step.adam.factors(actor))
         return Rates(critic, actor, *factors, self.alpha_adam.factors(actor))
 
-    def actor_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> ActorLoss:
+    def actor_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> Any:
         """Compute `actor_objective`."""
+        if self.written is not None:
+            return self.written.actor.gradient(batch, noise, self.alpha())
         return self.maths.actor_objective(
             *(self.actor, self.frozen_critic, self.alpha(), batch, noise, self.atoms, self.cfg.bc_weight, tails)
         )
@@ -313,8 +330,11 @@ class FlashSac(Learner):
         self.actor_updates += 1
         return (out.loss, out.entropy, alpha_loss), (rates.actor, self.alpha()), ok
 
-    def critic_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> CriticLoss:
+    def critic_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> Any:
         """Compute `critic_objective`, with a' of the actor as it has just become."""
+        if self.written is not None:
+            successor = self.written.actor.next_action(batch.actor_obs[noise.shape[0] :], noise)
+            return self.written.critic.gradient(batch, successor, self.alpha())
         successor = self.maths.next_action(self.actor, batch, noise)
         return self.maths.critic_objective(self.critic, self.target, self.alpha(), batch, successor, self.atoms, tails)
 

@@ -16,6 +16,7 @@ from tickgraph.core.program import Resolution
 from tickgraph.core.rng import Rng
 from tickgraph.learn.normalizer import ObsNormalizer, RewardNormalizer
 from tickgraph.learn.optimizer import Adam, NetworkStep, learning_rate
+from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import DISCOUNTS, Batch
 from tickgraph.learn.storage import bind, declare
 
@@ -140,6 +141,8 @@ class Learner(ABC):
     actor_step: NetworkStep
     critic_step: NetworkStep
     alpha_adam: Adam
+    switches: Switches = Switches()
+    """How the objectives and the steps are computed; with `manual` the objectives return their gradients too."""
 
     def __init__(
         self,
@@ -216,9 +219,18 @@ class Learner(ABC):
     def apply_critic(self, out: Any, grad: Tensor, rates: Rates) -> Figures:
         """Take the critic's step along `grad` (P,), and let the target follow."""
 
-    def choose_maths(self, resolution: Resolution) -> None:
-        """Choose the form of the objectives that suits how they run; called once, before the first update."""
-        del resolution  # by default there is one form
+    def choose_maths(self, resolution: Resolution, kernels: str | Switches) -> None:
+        """Choose the form of the objectives that suits how they run; called once, before the first update.
+
+        Args:
+            resolution: of the objectives' programs.
+            kernels: switches, or what `resolve_switches` takes for the device's own.
+        """
+        del resolution, kernels  # by default there is one form
+
+    def begin_cycle(self) -> None:
+        """Renew what an update reads beside the state; runs at the start of every cycle, part of it."""
+        return  # by default there is nothing
 
     def gaussian(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log deviation (N, A) of the policy that collects, for raw observations (N, Da)."""

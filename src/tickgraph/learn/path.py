@@ -1,16 +1,18 @@
 """How the learner computes: named switches, what a device gets by default, and what runs with the reasons."""
 
 import dataclasses
+import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tickgraph.core.errors import TickgraphError, nearby
-from tickgraph.learn import batch_norm, loss_head
+from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
+from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, first_line
+from tickgraph.learn import batch_norm
 from tickgraph.learn.trunk import NormForm
 
 _log = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ HeadForm = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class LearnerPath:
+class Switches:
     """Switches of the learner's computation. The maths is the same for all of them, and each can be measured alone."""
 
     manual: bool = False
@@ -48,14 +50,14 @@ class LearnerPath:
             form = getattr(self, name)
             if form not in FORMS:
                 hint = nearby(form, FORMS) or f"use one of {', '.join(FORMS)}"
-                raise TickgraphError(f"LearnerPath.{name} is {form!r}; {hint}")
+                raise TickgraphError(f"Switches.{name} is {form!r}; {hint}")
         if self.row_chunks < 1:
-            raise TickgraphError(f"LearnerPath.row_chunks is {self.row_chunks}; it must be at least 1")
+            raise TickgraphError(f"Switches.row_chunks is {self.row_chunks}; it must be at least 1")
         needs = {"stacked": self.stacked, "copies": self.copies, "shared_actions": self.shared_actions}
         needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head")}
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
-            raise TickgraphError(f"LearnerPath has {', '.join(without)} without manual; switch manual on")
+            raise TickgraphError(f"Switches has {', '.join(without)} without manual; switch manual on")
 
     def report(self) -> dict[str, object]:
         """Return {switch: value}, for the run's manifest."""
@@ -79,9 +81,61 @@ class LearnerPath:
         return kernel.categorical_head
 
 
+ON_A_GPU = Switches(manual=True, stacked=True, copies=True, shared_actions=True)
+"""What a GPU computes without kernels."""
+
+
+def resolve_switches(kernels: str, device: torch.device, checks: Mapping[str, Callable[[], None]]) -> Switches:
+    """Return how a device computes by default.
+
+    A GPU gets gradients written out, in torch operations that the programs compile, and those of our kernels that can
+    be built there and agree with their torch forms. A CPU keeps autograd and `fused.py`, which are faster there.
+
+    Args:
+        kernels: auto: those that can be had; triton: all of them, or an error; torch: none.
+        device: where it runs.
+        checks: {switch: builds that kernel and compares it with its torch form, raising where it fails}.
+
+    Raises:
+        TickgraphError: `kernels` is unknown.
+        ExecutionError: kernels were asked for by name and cannot be had.
+    """
+    if kernels not in KERNELS:
+        hint = nearby(kernels, KERNELS) or f"use one of {', '.join(KERNELS)}"
+        raise TickgraphError(f"learner_kernels is {kernels!r}; {hint}")
+    if device.type != "cuda":
+        if kernels == "triton":
+            text = f"the learner's kernels need a CUDA device, not {device.type}"
+            raise ExecutionError(f"learner_kernels 'triton' cannot be had: {BACKEND_CANNOT}: {text}; use 'auto'")
+        return Switches()
+    if kernels == "torch":
+        return ON_A_GPU
+    built, reasons = {}, []
+    if importlib.util.find_spec("triton") is None:
+        reasons.append(f"{BACKEND_CANNOT}: Triton is not installed")
+    else:
+        for name, check in checks.items():
+            try:
+                with torch.no_grad():
+                    check()
+            except Exception as error:  # a compiler can fail in any way
+                reasons.append(f"{CAPTURE_FAILED}: {name}: {first_line(error)}")
+            else:
+                built[name] = "triton"
+    if reasons and kernels == "triton":
+        raise ExecutionError(
+            f"learner_kernels 'triton' cannot be had on {device}: {'; '.join(reasons)}; use 'auto' to do without them"
+        )
+    if reasons:
+        _log.warning("the learner computes without some of its kernels: %s", "; ".join(reasons))
+    return dataclasses.replace(ON_A_GPU, **built, reasons=tuple(reasons))
+
+
 def _filled_head(
     online: Tensor, target: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
+    from tickgraph.learn import loss_head  # which knows the algorithm, and that knows this file
+
     count, width = atoms.shape[0], online.shape[-1]
     made, figures = loss_head.categorical_head(online[..., :count], target[..., :count], reward, discount, cost, atoms)
     return F.pad(made, (0, width - count)).to(dtype), figures

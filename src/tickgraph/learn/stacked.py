@@ -2,21 +2,23 @@
 
 `CriticUpdate` and `ActorUpdate` return what the objectives of `flashsac.py` do, and the flat gradient with it, so that
 a whole objective is one program without autograd; a test holds them to the readable form. How they compute is a
-`LearnerPath`. Activations are bfloat16 where the configuration says so; statistics, losses, softmax, gradients of
+`Switches`. Activations are bfloat16 where the configuration says so; statistics, losses, softmax, gradients of
 parameters and everything that is kept are float32.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tickgraph.learn import trunk
-from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.flashsac import ActorLoss, CriticLoss, FlashSac, FlashSacCfg
+from tickgraph.learn.kernel_check import check_batch_norm, check_loss_head, check_row_step
 from tickgraph.learn.networks import BatchStats, batch_statistics, log_std_of, sample_action
-from tickgraph.learn.path import LearnerPath
+from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
+from tickgraph.learn.row_step import RowStep
 from tickgraph.learn.storage import Stacked, Storage, flatten
 from tickgraph.learn.trunk import EPS, Grads, Kept, Running, Weights, fill, fill_input, full_product
 
@@ -35,6 +37,10 @@ class CriticGradient(NamedTuple):
     grad: Tensor
     """(P,) laid out like the critic's parameters."""
 
+    def parts(self) -> tuple[CriticLoss, Tensor]:
+        """Return what the readable objective returns, and the gradient."""
+        return CriticLoss(self.loss, self.q, self.target_q, self.statistics), self.grad
+
 
 class ActorGradient(NamedTuple):
     """What the actor's objective returns, without gradient, and the gradient."""
@@ -47,6 +53,10 @@ class ActorGradient(NamedTuple):
     """(2, S) batch means and variances of the actor's norms."""
     grad: Tensor
     """(P,) laid out like the actor's parameters."""
+
+    def parts(self) -> tuple[ActorLoss, Tensor]:
+        """Return what the readable objective returns, and the gradient."""
+        return ActorLoss(self.loss, self.entropy, self.statistics), self.grad
 
 
 def whitened(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, BatchStats]:
@@ -73,7 +83,7 @@ class CriticUpdate:
         storage: Storage,
         target: Tensor,
         atoms: Tensor,
-        path: LearnerPath,
+        path: Switches,
         stacked: Stacked | None,
     ) -> None:
         self.cfg, self.storage, self.target, self.atoms, self.path = cfg, storage, target, atoms, path
@@ -155,7 +165,7 @@ class ActorUpdate:
     """
 
     def __init__(
-        self, cfg: FlashSacCfg, storage: Storage, critics: CriticUpdate, path: LearnerPath, stacked: Stacked | None
+        self, cfg: FlashSacCfg, storage: Storage, critics: CriticUpdate, path: Switches, stacked: Stacked | None
     ) -> None:
         self.cfg, self.storage, self.critics, self.path, self.stacked = cfg, storage, critics, path, stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
@@ -238,3 +248,56 @@ class ActorUpdate:
         columns = slice(obs.shape[1], obs.shape[1] + action.shape[1])
         slope = trunk.eval_backward(weights, running, outputs, above.to(self.dtype), columns)
         return values.amin(0), slope
+
+
+class Written:
+    """What a FlashSAC learner computes with when its gradients are written out: both updates, and copies of weights.
+
+    Args:
+        learner: whose steps renew the copies from now on; its arena is not sealed yet.
+        switches: how it is computed.
+    """
+
+    def __init__(self, learner: FlashSac, switches: Switches) -> None:
+        cfg, arena = learner.cfg, learner.arena
+        target, dtype = learner.target_storage.parameters, torch.bfloat16 if cfg.bf16 else torch.float32
+        critics = actors = None
+        if switches.copies:
+            critics = Stacked(
+                *(learner.critic_storage, target if switches.stacked else None, dtype, arena, "copies/critic")
+            )
+            learner.critic_step.stacked = critics
+            if cfg.bf16:  # in float32 a single network is its own copy
+                actors = learner.actor_step.stacked = Stacked(learner.actor_storage, None, dtype, arena, "copies/actor")
+        self.copies = [copy for copy in (critics, actors) if copy is not None]
+        self.critic = CriticUpdate(cfg, learner.critic_storage, target, learner.atoms, switches, critics)
+        self.actor = ActorUpdate(cfg, learner.actor_storage, self.critic, switches, actors)
+
+    def refresh(self) -> None:
+        """Copy the weights anew: whatever has happened to the parameters, a cycle begins with true copies."""
+        for copy in self.copies:
+            copy.refresh()
+
+
+def take_row_steps(learner: FlashSac) -> None:
+    """Let the kernel of `row_step.py` take the learner's steps; its arena is not sealed yet."""
+    learner.critic_step = RowStep(learner.critic_step, learner.arena, "kernels/critic")
+    learner.actor_step = RowStep(learner.actor_step, learner.arena, "kernels/actor")
+
+
+def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
+    """Return {switch: a check that its kernel can be built and agrees}, in the sizes of a learner."""
+    cfg, device, rows = learner.cfg, learner.arena.device, 2 * learner.cfg.batch_size
+    dtype = torch.bfloat16 if cfg.bf16 else torch.float32
+    shapes = [(4, rows, width) for width in (cfg.critic_width, 4 * cfg.critic_width)]
+    shapes += [(1, rows, width) for width in (cfg.actor_width, 4 * cfg.actor_width)]
+
+    def row_step() -> None:
+        check_row_step(learner.critic_step)
+        check_row_step(learner.actor_step)
+
+    return {
+        "batch_norm": lambda: check_batch_norm(device, shapes, dtype),
+        "loss_head": lambda: check_loss_head(device, cfg.batch_size, learner.atoms, dtype),
+        "row_step": row_step,
+    }

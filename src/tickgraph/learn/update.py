@@ -12,6 +12,7 @@ from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.program import Program, Resolution, resolve_execution
 from tickgraph.learn.learner import Learner, Rates, Tails
+from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch, Ring
 from tickgraph.learn.storage import flatten
 
@@ -93,8 +94,10 @@ class UpdateCycle:
         compile_scope: "objective": an objective, networks and loss, is one program; "loss": where programs are
             compiled, only the objectives' tails are, and the networks run eager.
 
+        kernels: how the learner computes: switches, or auto, triton or torch, see `resolve_switches`.
+
     Raises:
-        TickgraphError: `updates` does not fit, or there is no such scope.
+        TickgraphError: `updates` does not fit, there is no such scope, or it does not go with the switches.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class UpdateCycle:
         updates: int,
         execution: Resolution | str = "auto",
         compile_scope: str = "objective",
+        kernels: str | Switches = "auto",
     ) -> None:
         device = learner.arena.device
         if updates < 1:
@@ -123,17 +127,26 @@ class UpdateCycle:
         half = torch.bfloat16 if learner.cfg.bf16 else None
         self._tails, self._tail_programs, networks = learner.TAILS, (), resolution
         if compile_scope == "loss":
+            if isinstance(kernels, Switches) and kernels.manual:
+                raise TickgraphError("compile_scope 'loss' needs autograd; give it switches without manual")
+            kernels = kernels if isinstance(kernels, Switches) else Switches()
             networks = replace(resolution, inner="eager", disable_reason=None)
             self._tail_programs = tuple(
                 Program(f"update/{name}_tail", tail, resolution, grad=name != "labels", autocast=half)
                 for name, tail in learner.TAILS._asdict().items()
             )
             self._tails = Tails(*self._tail_programs)
-        learner.choose_maths(networks)
+        learner.choose_maths(networks, kernels)
+        written = learner.switches.manual
+        half = None if written else half  # what writes its gradients out casts by itself
         self._draw = Program("update/draw", self._draw_batch, resolution)
-        self._actor_loss = Program("update/actor_loss", self._actor_objective, networks, grad=True, autocast=half)
+        self._actor_loss = Program(
+            "update/actor_loss", self._actor_objective, networks, grad=not written, autocast=half
+        )
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
-        self._critic_loss = Program("update/critic_loss", self._critic_objective, networks, grad=True, autocast=half)
+        self._critic_loss = Program(
+            "update/critic_loss", self._critic_objective, networks, grad=not written, autocast=half
+        )
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
 
     def __call__(self) -> None:
@@ -154,6 +167,8 @@ class UpdateCycle:
     def run(self, phase: int) -> None:
         """Run the cycle in a phase, or have it captured: what it enqueues is the same every time."""
         learner, period = self.learner, self.learner.cfg.policy_period
+        with torch.no_grad():
+            learner.begin_cycle()
         for update in range(phase, phase + self.updates):
             drawn = self._draw()
             batch, drawn = Batch(*drawn[: len(Batch._fields)]), drawn[len(Batch._fields) :]
@@ -161,25 +176,25 @@ class UpdateCycle:
             moves_actor = update % period == 0
             if moves_actor and learner.actor_first:
                 self._update_actor(batch, noise, rates)
-            critic = self._critic_loss(batch, next_noise)
-            grad = flatten(torch.autograd.grad(critic.loss, self._critic_parameters))
-            self._critic_step(critic._replace(loss=critic.loss.detach()), grad, rates, batch.redraws)
+            critic, grad = _parts(self._critic_loss(batch, next_noise), self._critic_parameters)
+            self._critic_step(critic, grad, rates, batch.redraws)
             if moves_actor and not learner.actor_first:
                 self._update_actor(batch, noise, rates)
         with torch.no_grad():
             learner.snapshot_policy()
 
     def _update_actor(self, batch: Batch, noise: Tensor, rates: Rates) -> None:
-        actor = self._actor_loss(batch, noise)
-        grad = flatten(torch.autograd.grad(actor.loss, self._actor_parameters))
-        self._actor_step(actor._replace(loss=actor.loss.detach()), grad, rates)
+        actor, grad = _parts(self._actor_loss(batch, noise), self._actor_parameters)
+        self._actor_step(actor, grad, rates)
 
     def report(self) -> dict[str, dict[str, object]]:
-        """Return what each program was asked to run as, what it ran as, and the scope in which objectives compile."""
+        """Return what each program was asked to run as, what it ran as; of the objectives also the scope in which they
+        compile and the learner's switches."""
         programs = (self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step)
         found = {program.name: program.report() for program in (*programs, *self._tail_programs)}
         for name in ("update/actor_loss", "update/critic_loss"):
             found[name]["compile_scope"] = self.compile_scope
+            found[name]["switches"] = self.learner.switches.report()
         return found
 
     # The pieces, in the order of an update -----------------------------------------------------------------------
@@ -207,3 +222,12 @@ class UpdateCycle:
         self.metrics.add_redraws(redraws)
         learner.updates += 1
         learner.rng.advance()
+
+
+def _parts(out: Any, parameters: Sequence[Tensor]) -> tuple[Any, Tensor]:
+    """Return what an objective gave, without gradient, and the flat gradient: its own, or autograd's."""
+    if hasattr(out, "parts"):
+        result, grad = out.parts()
+        return result, grad
+    grad = flatten(torch.autograd.grad(out.loss, parameters))
+    return out._replace(loss=out.loss.detach()), grad

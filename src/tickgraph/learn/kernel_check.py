@@ -1,0 +1,89 @@
+"""Each kernel once, on the device and in the sizes of a run, against its torch form: does it build, does it agree?"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tickgraph.core.arena import Arena
+from tickgraph.learn import batch_norm, loss_head
+from tickgraph.learn.optimizer import NetworkStep
+from tickgraph.learn.storage import Storage
+from tickgraph.learn.trunk import filled
+
+
+def hold(mine: Tensor, wanted: Tensor, limit: float) -> None:
+    """Raise where a tensor is further from another than `limit` of its norm."""
+    off = (mine.double() - wanted.double()).norm() / wanted.double().norm()
+    if not off <= limit:
+        raise ArithmeticError(f"a result is off by {off.item():.1e} where {limit:.0e} is allowed")
+
+
+def check_batch_norm(device: torch.device, shapes: Sequence[tuple[int, int, int]], dtype: torch.dtype) -> None:
+    """Run batch norm with ReLU, forward and backward, on (members, rows, width) for each of the shapes."""
+    from tickgraph.learn.kernels import batch_norm as kernel
+
+    limit = 1e-5 if dtype == torch.float32 else 1e-2
+    for members, rows, width in shapes:
+        x, residual = (ramp((members, rows, width), device, k).to(dtype) for k in (1, 2))
+        gain, offset = 1.0 + ramp((members, width), device, 3), ramp((members, width), device, 4)
+        for extra in (None, residual):
+            made, wanted = (form.norm_relu(x, gain, offset, extra) for form in (kernel, batch_norm))
+            for pair in zip(made, wanted, strict=True):
+                hold(*pair, limit)
+        inputs = (residual[:, : rows // 2].contiguous(), x, *wanted[1:], gain, offset)
+        for pair in zip(kernel.norm_relu_backward(*inputs), batch_norm.norm_relu_backward(*inputs), strict=True):
+            hold(*pair, limit)
+
+
+def check_loss_head(device: torch.device, rows: int, atoms: Tensor, dtype: torch.dtype) -> None:
+    """Run the loss head on logits (2, rows, K filled up)."""
+    from tickgraph.learn.kernels import loss_head as kernel
+
+    count = atoms.shape[0]
+    online, target = (3.0 * ramp((2, rows, filled(count)), device, k) for k in (1, 2))
+    rest = (ramp((rows,), device, 3), ramp((rows,), device, 4).abs().clamp(max=1.0), ramp((rows,), device, 5), atoms)
+    grad, figures = kernel.categorical_head(online, target, *rest, dtype)
+    wanted, wanted_figures = loss_head.categorical_head(online[..., :count], target[..., :count], *rest)
+    hold(grad[..., :count], wanted, 1e-4 if dtype == torch.float32 else 1e-2)
+    hold(figures, wanted_figures, 1e-4)
+
+
+def check_row_step(step: NetworkStep) -> None:
+    """Take two steps of a copy of a network: one that counts, one that must not."""
+    from tickgraph.learn.row_step import RowStep
+
+    storage, made = step.storage, []
+    grad, statistics = ramp(storage.parameters.shape, storage.parameters.device, 1), None
+    if storage.statistics.device.type != "meta":
+        statistics = ramp(storage.statistics.shape, storage.statistics.device, 2).abs()
+    for rowwise in (False, True):
+        arena = Arena(grad.device)
+        running = storage.statistics if statistics is None else storage.statistics.clone()
+        copied: Storage = replace(storage, parameters=storage.parameters.clone(), statistics=running)
+        target = None if step.target is None else step.target.clone()
+        options = (step.momentum, target, step.tau, step.adam.betas, step.adam.decay, step.max_norm)
+        taken = NetworkStep(copied, arena, "adam", *options)
+        made.append(RowStep(taken, arena, "adam") if rowwise else taken)
+    for loss, counts in ((1.0, True), (torch.nan, False)):
+        for each in made:
+            factors = each.adam.factors(torch.full((), 1e-3, device=grad.device))
+            ok = each.apply(torch.full((), loss, device=grad.device), grad, statistics, factors)
+            if bool(ok) != counts:
+                raise ArithmeticError(f"a step with loss {loss} was {'taken' if ok else 'refused'}")
+    plain, rowwise_step = made
+    pairs = [(one.storage.parameters, one.adam.moment1, one.adam.moment2) for one in (rowwise_step, plain)]
+    if statistics is not None:
+        pairs = [(*pair, one.storage.statistics) for pair, one in zip(pairs, (rowwise_step, plain), strict=True)]
+    if plain.target is not None:
+        pairs = [(*pair, one.target) for pair, one in zip(pairs, (rowwise_step, plain), strict=True)]
+    for mine, wanted in zip(*pairs, strict=True):
+        hold(mine, wanted, 1e-5)
+
+
+def ramp(shape: tuple[int, ...], device: torch.device, seed: int) -> Tensor:
+    """Return numbers that look random, in [-1, 1], the same everywhere."""
+    count = torch.Size(shape).numel()
+    place = torch.arange(count, device=device, dtype=torch.float64)
+    return torch.sin(place * (12.9898 + seed) + seed).to(torch.float32).view(shape)
