@@ -197,3 +197,9 @@ def test_counts_and_draws_are_the_same_on_a_gpu() -> None:
 def test_settings_that_cannot_be_are_refused(change: dict[str, object], reason: str) -> None:
     with pytest.raises(TickgraphError, match=reason):
         build([20], SamplerCfg(**change))
+
+
+def test_each_world_in_turn_takes_the_next_clip_from_its_first_frame() -> None:
+    sampler, rng, _ = build([40, 7, 90], SamplerCfg(mode="each"), rows=8)
+    clip, frame = sampler.draw(rng.stream("motion"))
+    assert clip.tolist() == [0, 1, 2, 0, 1, 2, 0, 1] and frame.tolist() == [0] * 8
