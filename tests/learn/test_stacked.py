@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from cycle_rig import Rig
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn import flashsac
@@ -9,7 +10,7 @@ from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.stacked import ActorUpdate, CriticUpdate
-from tickgraph.learn.storage import Stacked
+from tickgraph.learn.storage import Stacked, flatten
 
 B = 64
 PATHS = {
@@ -109,3 +110,70 @@ def test_actor(learner, batch, path):
         actor.next_action(batch.actor_obs[B:], noise), flashsac.next_action(learner.actor, batch, noise), strict=True
     ):
         close(found, expected)
+
+
+def everything(learner: FlashSac, path: Switches | None, batch: Batch) -> list[torch.Tensor]:
+    """Return what both objectives return, and both flat gradients; without a path by the readable form."""
+    torch.manual_seed(2)
+    successor, noise, alpha = (torch.rand(B, 3), torch.randn(B)), torch.randn(B, 3), torch.tensor(0.3)
+    if path is not None:
+        critic, actor = updates(learner, path)
+        return [*critic.gradient(batch, successor, alpha), *actor.gradient(batch, noise, alpha)]
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=learner.cfg.bf16, cache_enabled=False):
+        critic = flashsac.critic_objective(learner.critic, learner.target, alpha, batch, successor, learner.atoms)
+        actor = flashsac.actor_objective(
+            learner.actor, learner.frozen_critic, alpha, batch, noise, learner.atoms, learner.cfg.bc_weight
+        )
+    grads = [
+        flatten(torch.autograd.grad(out.loss, storage.ordered(network)))
+        for out, storage, network in (
+            (critic, learner.critic_storage, learner.critic),
+            (actor, learner.actor_storage, learner.actor),
+        )
+    ]
+    return [value.detach() for value in (*critic, grads[0], *actor, grads[1])]
+
+
+def test_bfloat16_is_as_near_as_under_autocast(batch):
+    """What products in bfloat16 cost is what it costs the readable form; what must be float32 is."""
+    learners = {bf16: made(2, bf16) for bf16 in (True, False)}
+    for learner in learners.values():
+        for storage in (learner.actor_storage, learner.critic_storage, learner.target_storage):
+            storage.parameters.copy_(storage.projection(storage.parameters))
+    exact = everything(learners[False], None, batch)
+    for mine, theirs, wanted in zip(
+        everything(learners[True], PATHS["copies"], batch), everything(learners[True], None, batch), exact, strict=True
+    ):
+        assert mine.dtype == torch.float32
+        off = [((value - wanted).norm() / wanted.norm()).item() for value in (mine, theirs)]
+        assert 0.0 < off[0] <= 2.0 * off[1] + 5e-4
+
+
+@pytest.mark.parametrize("name", ["stacked", "copies"])
+def test_ten_cycles_are_the_readable_form_s(name):
+    """Every tensor that a cycle writes, after 1 and after 10 cycles of 2 critic updates and 1 of the actor."""
+    rigs = [Rig(kernels=Switches(), maths=flashsac), Rig(kernels=PATHS[name])]
+    for cycle in range(10):
+        for rig in rigs:
+            rig.cycle()
+        if cycle in (0, 9):
+            mine, wanted = (rig.numbers() for rig in reversed(rigs))
+            assert set(mine) == set(wanted)
+            for key, value in mine.items():
+                close(value.double(), wanted[key].double())
+    assert rigs[1].learner.updates.item() == 20 and rigs[1].learner.critic_step.adam.steps.item() == 20
+    report = rigs[1].cycle.report()
+    assert report["update/critic_loss"]["switches"]["stacked"] is True
+
+
+def test_a_cycle_begins_with_true_copies():
+    """Parameters that somebody has written, as a checkpoint does, are what the next cycle computes with."""
+    rigs = [Rig(kernels=PATHS["stacked"]), Rig(kernels=PATHS["copies"])]
+    for rig in rigs:
+        rig.cycle()
+        rig.learner.critic_storage.parameters.mul_(-1.0)
+        rig.learner.target_storage.parameters.mul_(0.5)
+        rig.cycle()
+    first, second = (rig.numbers() for rig in rigs)
+    for key, value in first.items():
+        close(value.double(), second[key].double())

@@ -12,6 +12,7 @@ from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.learn.build import algo_name, check_algo
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.learner import AlgoCfg
+from tickgraph.learn.path import KERNELS
 from tickgraph.learn.update import COMPILE_SCOPES
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class TrainCfg:
     compile_scope: str = "objective"
     """What of an update's objectives is compiled, where programs are: objective (networks and loss as one program), or
     loss (what follows the networks alone, to measure what the wider scope buys)."""
+    learner_kernels: str = "auto"
+    """Triton kernels of the learner: triton, torch (the same maths without them), or auto: those that can be had, on a
+    CPU none."""
     overlap: bool | None = None
     """Update beside the ticks of the same iteration, from what was recorded before it (policy_lag 1); by default where
     both are CUDA graphs."""
@@ -90,7 +94,10 @@ class TrainCfg:
         self._at_least("learning_starts", 0)
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise TickgraphError(f"train.time_budget_s is {self.time_budget_s}, expected more than 0 seconds")
-        for name, options in (("matmul_precision", PRECISIONS), ("compile_scope", COMPILE_SCOPES)):
+        for name, options in (
+            *(("matmul_precision", PRECISIONS), ("compile_scope", COMPILE_SCOPES)),
+            ("learner_kernels", KERNELS),
+        ):
             value = getattr(self, name)
             if value not in options:
                 hint = nearby(value, options) or f"use one of {', '.join(options)}"

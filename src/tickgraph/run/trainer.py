@@ -104,7 +104,8 @@ class Trainer:
             self.ring = make_ring(self.learner, train.replay_slots, task.num_envs, ahead)
             self.explorer = Explorer(self.learner, task.num_envs, train.seed)
             updates, scope = train.updates_per_iteration, train.compile_scope
-            self.cycle = UpdateCycle(self.learner, self.ring, updates, execution, scope)
+            kernels = train.learner_kernels
+            self.cycle = UpdateCycle(self.learner, self.ring, updates, execution, scope, kernels)
         self.arena.seal()
         env.attach(self.explorer, self.ring)
         self.iteration = Iteration(
