@@ -6,7 +6,7 @@ import torch
 from tickgraph.env.env import Env
 from tickgraph.tasks.registry import load
 
-TASKS = ("cartpole_swingup", "go2_walk_flat", "g1_walk_flat")
+TASKS = ("cartpole_swingup", "go2_walk_flat", "g1_walk_flat", "g1_motion_tracking")
 WORLDS, SETTLE = 6, 12
 # MuJoCo computes in float64, MuJoCo Warp in float32 with a solver tolerance of 1e-6 at best. Relative to the larger of
 # 1 and the largest magnitude of the term. Seen on Warp's CPU device: 1.5e-6 and 2e-7.
