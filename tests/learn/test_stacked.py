@@ -1,5 +1,7 @@
 """The objectives with gradients written out against the readable ones and autograd."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from cycle_rig import Rig
@@ -11,6 +13,7 @@ from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.stacked import ActorUpdate, CriticUpdate
 from tickgraph.learn.storage import Stacked, flatten
+from tickgraph.learn.update import groups
 
 B = 64
 PATHS = {
@@ -177,3 +180,28 @@ def test_a_cycle_begins_with_true_copies():
     first, second = (rig.numbers() for rig in rigs)
     for key, value in first.items():
         close(value.double(), second[key].double())
+
+
+@pytest.mark.parametrize(("updates", "period"), [(4, 2), (3, 2), (1, 2), (2, 3)])
+def test_one_pass_for_the_next_actions_of_several_updates(updates, period):
+    """The same words, rates and results as with a pass for each update, whatever phase a cycle begins in."""
+    apart = PATHS["copies"]
+    rigs = [
+        Rig(updates, kernels=switches, policy_period=period)
+        for switches in (apart, replace(apart, shared_actions=True))
+    ]
+    for _ in range(4):
+        for rig in rigs:
+            rig.cycle()
+    mine, wanted = (rig.numbers() for rig in reversed(rigs))
+    assert set(mine) == set(wanted)
+    for key, value in mine.items():
+        close(value.double(), wanted[key].double(), 1e-6)
+    assert rigs[1].learner.actor_updates.item() == -(-4 * updates // period)
+
+
+def test_groups_share_an_actor():
+    assert groups(0, 8, 2) == [(0, 2), (2, 2), (4, 2), (6, 2)]
+    assert groups(1, 3, 2) == [(1, 1), (2, 2)]
+    assert groups(2, 2, 3) == [(2, 1), (3, 1)]
+    assert groups(0, 1, 4) == [(0, 1)]

@@ -333,10 +333,17 @@ class FlashSac(Learner):
     def critic_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> Any:
         """Compute `critic_objective`, with a' of the actor as it has just become."""
         if self.written is not None:
-            successor = self.written.actor.next_action(batch.actor_obs[noise.shape[0] :], noise)
-            return self.written.critic.gradient(batch, successor, self.alpha())
+            return self.critic_objective_at(batch, self.next_actions(batch.actor_obs[noise.shape[0] :], noise))
         successor = self.maths.next_action(self.actor, batch, noise)
         return self.maths.critic_objective(self.critic, self.target, self.alpha(), batch, successor, self.atoms, tails)
+
+    def next_actions(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute `next_action` for the rows of one or several batches."""
+        return self.written.actor.next_action(obs, noise)
+
+    def critic_objective_at(self, batch: Batch, successor: tuple[Tensor, Tensor]) -> Any:
+        """Compute `critic_objective` with its gradient."""
+        return self.written.critic.gradient(batch, successor, self.alpha())
 
     def apply_critic(self, out: CriticLoss, grad: Tensor, rates: Rates) -> Figures:
         """Take the critic's step, and let the target follow."""

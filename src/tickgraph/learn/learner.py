@@ -232,6 +232,14 @@ class Learner(ABC):
         """Renew what an update reads beside the state; runs at the start of every cycle, part of it."""
         return  # by default there is nothing
 
+    def next_actions(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a' (R, A) and its log density (R,) for observations s' (R, O); called with `shared_actions` only."""
+        raise NotImplementedError
+
+    def critic_objective_at(self, batch: Batch, successor: tuple[Tensor, Tensor]) -> Any:
+        """Compute `critic_objective` with given a' (B, A) and log density (B,); called with `shared_actions` only."""
+        raise NotImplementedError
+
     def gaussian(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log deviation (N, A) of the policy that collects, for raw observations (N, Da)."""
         mean, log_std = self.policy(obs)

@@ -83,8 +83,9 @@ class UpdateCycle:
     A call leaves the learner's tensors updated, the policy that acts next pending in it and the metrics added up. It
     reads what the ring last published. `run` asks the device nothing, so that it can be captured whole.
 
-    Five programs follow `execution`: the sample, and for actor and critic the objective and the optimiser's step. In
-    mode graph, where the caller captures the cycle, they run as the resolution's `inner` says.
+    Five programs follow `execution`: the sample, and for actor and critic the objective and the optimiser's step; where
+    critic updates share their next actions, also these and the rates. In mode graph, where the caller captures the
+    cycle, they run as the resolution's `inner` says.
 
     Args:
         learner: what is trained.
@@ -93,7 +94,6 @@ class UpdateCycle:
         execution: a resolution, or a mode to resolve: auto, eager, compile or graph.
         compile_scope: "objective": an objective, networks and loss, is one program; "loss": where programs are
             compiled, only the objectives' tails are, and the networks run eager.
-
         kernels: how the learner computes: switches, or auto, triton or torch, see `resolve_switches`.
 
     Raises:
@@ -144,10 +144,17 @@ class UpdateCycle:
             "update/actor_loss", self._actor_objective, networks, grad=not written, autocast=half
         )
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
-        self._critic_loss = Program(
-            "update/critic_loss", self._critic_objective, networks, grad=not written, autocast=half
-        )
+        shared = learner.switches.shared_actions
+        objective = self._critic_objective_at if shared else self._critic_objective
+        self._critic_loss = Program("update/critic_loss", objective, networks, grad=not written, autocast=half)
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
+        period = learner.cfg.policy_period
+        counts = {count for phase in self.phases for _, count in groups(phase, updates, period)} if shared else set()
+        self._rates = Program("update/rates", learner.rates, resolution)
+        self._next_actions = {
+            count: Program(f"update/next_actions_{count}", self._many_next_actions, networks)
+            for count in sorted(counts)
+        }
 
     def __call__(self) -> None:
         """Run the cycle, whatever gradient or inference mode the caller is in."""
@@ -169,19 +176,40 @@ class UpdateCycle:
         learner, period = self.learner, self.learner.cfg.policy_period
         with torch.no_grad():
             learner.begin_cycle()
-        for update in range(phase, phase + self.updates):
-            drawn = self._draw()
-            batch, drawn = Batch(*drawn[: len(Batch._fields)]), drawn[len(Batch._fields) :]
-            rates, (noise, next_noise) = Rates(*drawn[:-2]), drawn[-2:]
-            moves_actor = update % period == 0
-            if moves_actor and learner.actor_first:
-                self._update_actor(batch, noise, rates)
-            critic, grad = _parts(self._critic_loss(batch, next_noise), self._critic_parameters)
-            self._critic_step(critic, grad, rates, batch.redraws)
-            if moves_actor and not learner.actor_first:
-                self._update_actor(batch, noise, rates)
+        if learner.switches.shared_actions:
+            for first, count in groups(phase, self.updates, period):
+                self._update_group(count, moves_actor=first % period == 0)
+        else:
+            for update in range(phase, phase + self.updates):
+                self._update_once(moves_actor=update % period == 0)
         with torch.no_grad():
             learner.snapshot_policy()
+
+    def _update_once(self, moves_actor: bool) -> None:
+        """Take one critic update, and the actor's before or behind it."""
+        learner = self.learner
+        drawn = self._draw()
+        batch, drawn = Batch(*drawn[: len(Batch._fields)]), drawn[len(Batch._fields) :]
+        rates, (noise, next_noise) = Rates(*drawn[:-2]), drawn[-2:]
+        if moves_actor and learner.actor_first:
+            self._update_actor(batch, noise, rates)
+        critic, grad = _parts(self._critic_loss(batch, next_noise), self._critic_parameters)
+        self._critic_step(critic, grad, rates, batch.redraws)
+        if moves_actor and not learner.actor_first:
+            self._update_actor(batch, noise, rates)
+
+    def _update_group(self, count: int, moves_actor: bool) -> None:
+        """Take the critic updates between which the actor stays as it is, their next actions in one pass."""
+        width = len(Batch._fields)
+        drawn = [self._draw() for _ in range(count)]
+        batches = [Batch(*each[:width]) for each in drawn]
+        if moves_actor:
+            self._update_actor(batches[0], drawn[0][width], Rates(*self._rates()))
+        observed, noises = [batch.actor_obs for batch in batches], [each[width + 1] for each in drawn]
+        actions = self._next_actions[count](*observed, *noises)
+        for batch, action, log_prob in zip(batches, actions[:count], actions[count:], strict=True):
+            critic, grad = _parts(self._critic_loss(batch, action, log_prob), self._critic_parameters)
+            self._critic_step(critic, grad, Rates(*self._rates()), batch.redraws)
 
     def _update_actor(self, batch: Batch, noise: Tensor, rates: Rates) -> None:
         actor, grad = _parts(self._actor_loss(batch, noise), self._actor_parameters)
@@ -190,7 +218,9 @@ class UpdateCycle:
     def report(self) -> dict[str, dict[str, object]]:
         """Return what each program was asked to run as, what it ran as; of the objectives also the scope in which they
         compile and the learner's switches."""
-        programs = (self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step)
+        programs = [self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
+        if self._next_actions:
+            programs += [self._rates, *self._next_actions.values()]
         found = {program.name: program.report() for program in (*programs, *self._tail_programs)}
         for name in ("update/actor_loss", "update/critic_loss"):
             found[name]["compile_scope"] = self.compile_scope
@@ -201,11 +231,23 @@ class UpdateCycle:
 
     def _draw_batch(self) -> tuple[Tensor, ...]:
         """Return the fields of a `Batch`, those of `Rates`, and noise for policy and successor, one after the other:
-        torch 2.11 compiles no program that returns named tuples within a tuple."""
+        torch 2.11 compiles no program that returns named tuples within a tuple. Where several updates draw at once the
+        rates are left out, as each step asks for them anew."""
         learner, actions = self.learner, self.learner.action_dim
         batch = learner.prepare(self.ring.sample(learner.replay_draw))
         noise = learner.noise_draw
-        return *batch, *learner.rates(), noise.normal("policy", actions), noise.normal("successor", actions)
+        drawn = (noise.normal("policy", actions), noise.normal("successor", actions))
+        rates = () if learner.switches.shared_actions else learner.rates()
+        learner.rng.advance()
+        return *batch, *rates, *drawn
+
+    def _many_next_actions(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """Return a' of each batch and then their log densities, from the observations (2B, O) of each and the noise."""
+        count = len(given) // 2
+        size = given[-1].shape[0]
+        observed = torch.cat([obs[size:] for obs in given[:count]])
+        action, log_prob = self.learner.next_actions(observed, torch.cat(given[count:]))
+        return *action.split(size), *log_prob.split(size)
 
     def _actor_objective(self, batch: Batch, noise: Tensor) -> Any:
         return self.learner.actor_objective(batch, noise, self._tails)
@@ -216,12 +258,24 @@ class UpdateCycle:
     def _critic_objective(self, batch: Batch, noise: Tensor) -> Any:
         return self.learner.critic_objective(batch, noise, self._tails)
 
+    def _critic_objective_at(self, batch: Batch, action: Tensor, log_prob: Tensor) -> Any:
+        return self.learner.critic_objective_at(batch, (action, log_prob))
+
     def _apply_critic(self, out: Any, grad: Tensor, rates: Rates, redraws: Tensor) -> None:
         learner = self.learner
         self.metrics.add(0, *learner.apply_critic(out, grad, rates))
         self.metrics.add_redraws(redraws)
         learner.updates += 1
-        learner.rng.advance()
+
+
+def groups(phase: int, updates: int, period: int) -> list[tuple[int, int]]:
+    """Return the first update and the count of each run of updates that share one actor, from `phase` on.
+
+    The actor moves before an update whose number is a multiple of `period`.
+    """
+    end = phase + updates
+    starts = [phase, *range((phase // period + 1) * period, end, period)]
+    return [(start, min(end, (start // period + 1) * period) - start) for start in starts]
 
 
 def _parts(out: Any, parameters: Sequence[Tensor]) -> tuple[Any, Tensor]:
