@@ -68,8 +68,36 @@ def test_bfloat16_is_held_to_limits_of_its_own():
     assert all(1e-6 < row.figure for row in rows if row.check == "moments bf16"), "it did run in bfloat16"
 
 
+def test_gradients_written_out_compute_the_same():
+    written = subject(path="eager-written")
+    rows = checks.parity(written, References(), (1, 4))
+    rows += stability.survives_nan(written, written.rig(), cycles=1)
+    assert not failed(rows), [row for row in rows if not row.ok]
+
+
 def parity():
     return checks.parity(subject(), References(), (1, 2))
+
+
+def draws():
+    return [stability.draws_differ(subject(), subject().rig())]
+
+
+def repeats():
+    return [stability.repeats(subject(), *stability.strangers(subject()), cycles=2)]
+
+
+def survives():
+    return stability.survives_nan(subject(), subject().rig(), cycles=1)
+
+
+def restores():
+    rig, _, other = stability.strangers(subject())
+    return [stability.checkpoint_restores(subject(), rig, other)]
+
+
+def memory():
+    return [stability.constant_memory(subject(), subject().rig(), 5)]
 
 
 def wrong_beta(patch):
@@ -199,14 +227,14 @@ def projection_loses_mass(patch):
         (rate_falls_too_fast, parity, "counters and rates"),
         (projection_loses_mass, lambda: checks.projection(subject()), "projection against float64"),
         (truncation_ends_the_value, lambda: [checks.ends_present(subject())], "falls and time limits sampled"),
-        (constant_sample, lambda: [stability.draws_differ(subject())], "cycles draw anew"),
-        (draws_never_advance, lambda: [stability.draws_differ(subject())], "cycles draw anew"),
-        (noise_of_the_process, lambda: [stability.repeats(subject())], "a seed repeats"),
-        (statistics_are_not_guarded, lambda: stability.survives_nan(subject(), 1), "rows not finite"),
-        (skips_are_not_counted, lambda: stability.survives_nan(subject(), 1), "rows not finite"),
+        (constant_sample, draws, "cycles draw anew"),
+        (draws_never_advance, draws, "cycles draw anew"),
+        (noise_of_the_process, repeats, "a seed repeats"),
+        (statistics_are_not_guarded, survives, "rows not finite"),
+        (skips_are_not_counted, survives, "rows not finite"),
         (shows_unwritten_slots, lambda: stability.ring_fills(subject()), "ring fills up"),
-        (state_outside_the_arena, lambda: [stability.checkpoint_restores(subject())], "checkpoint restored"),
-        (memory_leaks, lambda: [stability.constant_memory(subject(), 5)], "constant memory"),
+        (state_outside_the_arena, restores, "checkpoint restored"),
+        (memory_leaks, memory, "constant memory"),
     ],
 )
 def test_a_broken_learner_is_found_in_a_row_that_names_it(monkeypatch, broken, check, named):
@@ -258,6 +286,7 @@ def test_the_command_says_by_its_exit_code_whether_all_passed(monkeypatch, tmp_p
     [
         ("learner --paths grahp", "graph"),
         ("learner --paths graph --device cpu", "CUDA"),
+        ("learner --paths eager-written --algo sac", "one form"),
         ("learner --precision tf32 --device cpu", "CPU"),
         ("learner --precision fp33", "fp32"),
         ("learner --algo sca", "sac"),
@@ -273,8 +302,11 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(words, named, capsys):
 
 
 def test_paths_are_those_that_a_device_has():
-    assert [path.name for path in available("cpu")] == ["eager", "compile-loss", "compile"]
-    assert [path.name for path in chosen("compile,eager", "cpu")] == ["eager", "compile"]
+    assert [path.name for path in available("cpu", "flashsac")] == [
+        *("eager", "eager-written", "compile-loss", "compile"),
+    ]
+    assert [path.name for path in available("cpu", "sac")] == ["eager", "compile-loss", "compile"]
+    assert [path.name for path in chosen("compile,eager", "cpu", "sac")] == ["eager", "compile"]
 
 
 def test_small_changes_sizes_and_nothing_else():

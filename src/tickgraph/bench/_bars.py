@@ -17,6 +17,17 @@ _COLLECTOR: dict[tuple[str, str, int], tuple[float, float | None]] = {
     ("g1_walk_flat", "mjwarp", 8192): (1.06, None),
 }
 
+# (task, algorithm): {(critic updates, batch): highest milliseconds of a cycle, and the aim}, on one GPU
+_LEARNER: dict[tuple[str, str], dict[tuple[int, int], tuple[float, float | None]]] = {
+    ("g1_walk_flat", "flashsac"): {(8, 256): (3.3, 1.9), (8, 2048): (4.5, 3.5), (2, 2048): (1.1, None)},
+}
+
+
+def learner_bars(task: str, algo: str, device: str, updates: int, batch: int) -> tuple[float | None, float | None]:
+    """Return the highest milliseconds of an update cycle and the aim below, None where there is no such bar."""
+    found = _LEARNER.get((task, algo), {}) if device == "cuda" else {}
+    return found.get((updates, batch), (None, None))
+
 
 def bars(task: str, backend: str, num_envs: int, scenario: str) -> tuple[float | None, float | None]:
     """Return a case's highest tick over physics and lowest env steps/s, None where there is no such bar."""

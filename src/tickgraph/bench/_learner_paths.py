@@ -9,6 +9,12 @@ import torch
 
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 from tickgraph.core.program import Resolution, resolve_execution
+from tickgraph.learn.path import ON_A_GPU, Switches
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+AUTOGRAD = Switches()
+WRITTEN = Switches(manual=True)
+KERNELS = ("row_step", "batch_norm", "loss_head")
 
 
 @dataclass(frozen=True)
@@ -18,11 +24,14 @@ class BenchPath:
     name: str
     execution: str
     """eager, compile or graph."""
+    kernels: str | Switches = AUTOGRAD
+    """How the objectives and steps are computed, as `UpdateCycle` takes it."""
     scope: str = "objective"
     """What is compiled: whole objectives, or their tails alone."""
     inner: str | None = None
     """What the programs inside a graph run as, where that is not compiled."""
-    says: str = ""
+    default: bool = True
+    """Among those that run where none is named; the others take one step of the way apart."""
 
     def resolution(self, device: torch.device) -> Resolution:
         """Return how its programs run; raises ExecutionError where that cannot be had on the device."""
@@ -30,38 +39,54 @@ class BenchPath:
         return found if self.inner is None else replace(found, inner=self.inner)
 
 
-EAGER = BenchPath("eager", "eager", says="nothing compiled")
+EAGER = BenchPath("eager", "eager")
 PATHS = {
     path.name: path
     for path in (
         EAGER,
-        BenchPath("compile-loss", "compile", scope="loss", says="losses compiled, networks eager"),
-        BenchPath("compile", "compile", says="whole objectives compiled"),
-        BenchPath("captured-eager", "graph", inner="eager", says="a CUDA graph of eager work"),
-        BenchPath("graph", "graph", says="a CUDA graph of compiled work"),
+        BenchPath("eager-written", "eager", ON_A_GPU),
+        BenchPath("compile-loss", "compile", scope="loss"),
+        BenchPath("compile", "compile"),
+        BenchPath("captured-eager", "graph", inner="eager"),
+        BenchPath("graph-autograd", "graph"),
+        BenchPath("graph-written", "graph", WRITTEN, default=False),
+        BenchPath("graph-stacked", "graph", replace(WRITTEN, stacked=True), default=False),
+        BenchPath("graph-copies", "graph", replace(WRITTEN, stacked=True, copies=True), default=False),
+        BenchPath("graph-torch", "graph", ON_A_GPU, default=False),
+        *(
+            BenchPath(f"graph-{name.replace('_', '-')}", "graph", replace(ON_A_GPU, **{name: "triton"}), default=False)
+            for name in KERNELS
+        ),
+        BenchPath("graph", "graph", "auto"),
     )
 }
 
 
-def available(device: torch.device | str) -> list[BenchPath]:
-    """Return the paths that can be had on a device, in the order of the table; the last one is the fastest."""
-    return [path for path in PATHS.values() if _refusal(path, torch.device(device)) is None]
+def available(device: torch.device | str, algo: str) -> list[BenchPath]:
+    """Return the paths that run where none is named, in the order of the table; the last one is the fastest.
+
+    Args:
+        device: where they must be had.
+        algo: name of the algorithm; only FlashSAC has gradients written out.
+    """
+    device = torch.device(device)
+    return [path for path in PATHS.values() if path.default and _refusal(path, device, algo) is None]
 
 
-def chosen(names: str | None, device: torch.device | str) -> list[BenchPath]:
-    """Return the paths named, separated by commas, or all that can be had, in the order of the table.
+def chosen(names: str | None, device: torch.device | str, algo: str) -> list[BenchPath]:
+    """Return the paths named, separated by commas, or those of `available`, in the order of the table.
 
     Raises:
-        TickgraphError: a name is unknown, or a path cannot be had on the device.
+        TickgraphError: a name is unknown, or a path cannot be had.
     """
     if names is None:
-        return available(device)
+        return available(device, algo)
     given = [name.strip() for name in names.split(",")]
     for name in given:
         if name not in PATHS:
             hint = nearby(name, PATHS) or f"the paths are {', '.join(PATHS)}"
             raise TickgraphError(f"--paths has {name!r}; {hint}")
-        refusal = _refusal(PATHS[name], torch.device(device))
+        refusal = _refusal(PATHS[name], torch.device(device), algo)
         if refusal is not None:
             raise TickgraphError(f"path {name!r} cannot be had: {refusal}")
     return [path for path in PATHS.values() if path.name in given]
@@ -72,7 +97,23 @@ def fastest(paths: Sequence[BenchPath]) -> BenchPath:
     return paths[-1]
 
 
-def _refusal(path: BenchPath, device: torch.device) -> str | None:
+def check_precision(name: str, device: torch.device) -> str:
+    """Return the name of a precision of the matrix products.
+
+    Raises:
+        TickgraphError: it is unknown, or the device does not compute in it.
+    """
+    if name not in PRECISIONS:
+        hint = nearby(name, PRECISIONS) or f"choose of {', '.join(PRECISIONS)}"
+        raise TickgraphError(f"--precision has {name!r}; {hint}")
+    if name == "tf32" and device.type != "cuda":
+        raise TickgraphError("--precision has 'tf32', which a CPU does not compute in; choose fp32 or bf16")
+    return name
+
+
+def _refusal(path: BenchPath, device: torch.device, algo: str) -> str | None:
+    if isinstance(path.kernels, Switches) and path.kernels.manual and algo != "flashsac":
+        return f"{algo} has one form of its objectives, which the other paths run"
     try:
         path.resolution(device)
     except ExecutionError as error:

@@ -110,7 +110,7 @@ class LearnerRig:
             algo, spec.dims, spec.actions, spec.num_envs, self.arena, spec.seed, total_updates=spec.horizon
         )
         self.ring = make_ring(self.learner, spec.slots, spec.num_envs)
-        self.cycle = UpdateCycle(self.learner, self.ring, spec.updates, self.resolution, path.scope)
+        self.cycle = UpdateCycle(self.learner, self.ring, spec.updates, self.resolution, path.scope, path.kernels)
         self.arena.seal()
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.graphs = {

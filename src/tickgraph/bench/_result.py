@@ -24,6 +24,8 @@ ROW = (
     "allocated_bytes_delta",
 )
 RATIO = (*_CASE, "tick_over_physics", "ci95")
+LEARNER_ROW = ("algo", "updates", "batch_size", "graph_nodes", "floor_ms", "over_floor")
+LEARNER_RATIO = ("fastest", "fastest_ms", "over_floor", "floor_ms", "floor_flops_ms", "floor_bytes_ms")
 TRAIN_ROW = ("tail_env_steps_per_sec", "collector_ms", "learner_ms", "overlap_share", "enqueue_ms")
 
 
@@ -49,10 +51,14 @@ def read_result(path: Path) -> dict[str, Any]:
     _require(value, _HEADER, str(path))
     if value["format"] != FORMAT:
         raise TickgraphError(f"{path} has format {value['format']!r}, this version reads {FORMAT}")
-    train = value["benchmark"] == "train"  # whose ratios are between the arms that it was asked for
+    # The ratios of training and of the learner are between the arms that were asked for.
+    row_keys, ratio_keys, ratio = {
+        "train": ((*ROW, *TRAIN_ROW), _CASE, ()),
+        "learner": ((*ROW, *LEARNER_ROW), (*_CASE, *LEARNER_RATIO), ("over_floor", "floor_ms")),
+    }.get(value["benchmark"], (ROW, RATIO, ("tick_over_physics",)))
     for name, keys, positive in (
-        ("results", (*ROW, *TRAIN_ROW) if train else ROW, (*_TIMES, "num_envs")),
-        ("ratios", _CASE if train else RATIO, ("num_envs",) if train else ("tick_over_physics", "num_envs")),
+        ("results", row_keys, (*_TIMES, "num_envs")),
+        ("ratios", ratio_keys, (*ratio, "num_envs")),
     ):
         if not isinstance(value[name], list) or not value[name]:
             raise TickgraphError(f"{path}: {name!r} is not a list of rows")
@@ -62,7 +68,7 @@ def read_result(path: Path) -> dict[str, Any]:
                 raise TickgraphError(f"{where} is not an object")
             _require(row, keys, where)
             _check_positive(row, positive, where)
-    for number, row in enumerate([] if train else value["ratios"]):
+    for number, row in enumerate(value["ratios"] if "ci95" in ratio_keys else []):
         interval = row["ci95"]
         if not isinstance(interval, list) or len(interval) != 2 or not all(_is_number(end) for end in interval):
             raise TickgraphError(f"{path}: ratios[{number}].ci95 is {interval!r}, expected two numbers")

@@ -226,11 +226,13 @@ def temperature(subject: Subject, cycles: int = 10) -> Row:
 
 
 def matrix(subject: Subject, references: References, updates: tuple[int, ...], periods: tuple[int, ...]) -> list[Row]:
-    """Return the parity after one cycle for each number of updates and each policy period."""
+    """Return the parity of the first cycles for each number of updates and policy period but the subject's own."""
     rows = []
     for count in updates:
         for period in periods:
             spec = with_algo(replace(subject.spec, updates=count), policy_period=period)
+            if spec == subject.spec:
+                continue
             rows += parity(replace(subject, spec=spec), references, cycles=(1, 2))
     return rows
 

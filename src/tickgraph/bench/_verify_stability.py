@@ -38,21 +38,20 @@ def held_bytes(device: torch.device) -> dict[str, int]:
     return {"tensors": sum(storages.values())}
 
 
-def constant_memory(subject: Subject, replays: int) -> Row:
+def constant_memory(subject: Subject, rig: LearnerRig, replays: int) -> Row:
     """Run cycles, as graph launches where the path has graphs, and compare memory and addresses before and after."""
-    rig = subject.rig()
     with subject.products():
         for _ in range(3):
             rig.run()
         rig.wait()
-        addresses, before = rig.arena.pointers(), held_bytes(rig.device)
+        launched, addresses, before = _launches(rig), rig.arena.pointers(), held_bytes(rig.device)
         for _ in range(replays):
             rig.run()
         rig.wait()
     after = held_bytes(rig.device)
+    launches = _launches(rig) - launched
     grown = {name: after[name] - before[name] for name in before}
     moved = sum(address != addresses[name] for name, address in rig.arena.pointers().items())
-    launches = sum(int(str(graph.report()["replays"])) for graph in rig.graphs.values())
     note = ", ".join(f"{name} {value:+,} bytes" for name, value in grown.items())
     note += f" of {sum(before.values()):,}" + (f", {moved} tensors moved" if moved else "")
     finite = _unfinite(rig.numbers())
@@ -63,11 +62,14 @@ def constant_memory(subject: Subject, replays: int) -> Row:
     return Row("constant memory", subject.path.name, f"{replays} cycles", None, None, ok, note)
 
 
-def draws_differ(subject: Subject) -> Row:
+def _launches(rig: LearnerRig) -> int:
+    return sum(int(str(graph.report()["replays"])) for graph in rig.graphs.values())
+
+
+def draws_differ(subject: Subject, rig: LearnerRig) -> Row:
     """Check that two cycles draw other rows and noise, and that what a cycle computes follows from what it draws."""
-    rig = subject.rig(spec=with_algo(replace(subject.spec, updates=1), policy_period=1))
     draws, faults = [], []
-    with torch.no_grad(), subject.products():
+    with torch.no_grad(), subject.products(), rig.held():
         for _ in range(2):
             batch = rig.ring.sample(rig.learner.replay_draw)
             noise = rig.learner.noise_draw.normal("policy", rig.learner.action_dim)
@@ -78,10 +80,11 @@ def draws_differ(subject: Subject) -> Row:
             faults += [f"the same {what}"] if torch.equal(first, second) else []
         start = rig.arena.snapshot()
         results = []
-        for steps in (0, 0, 1):  # from one state, with the next draws twice and then with those after them
+        for other in (False, False, True):  # from one state, with the next draws twice and then with others
             rig.arena.restore(start)
-            for _ in range(steps):
-                rig.learner.rng.advance()
+            if other:
+                rig.learner.rng.tick += 1000
+                rig.learner.rng.refresh()
             rig.wait()
             rig.run()
             results.append(learner_tensors(rig)["critic_adam/moment1/" + _first_weight(rig)])
@@ -92,33 +95,39 @@ def draws_differ(subject: Subject) -> Row:
     return _verdict("cycles draw anew", subject, "2 cycles", faults)
 
 
-def repeats(subject: Subject, cycles: int = 5) -> Row:
-    """Check that a seed repeats a run bit for bit, and that another seed does not."""
+def repeats(subject: Subject, rig: LearnerRig, twin: LearnerRig, other: LearnerRig, cycles: int = 5) -> Row:
+    """Check that a seed repeats a run bit for bit, in one learner and in a twin, and that another seed does not."""
     runs = []
-    for seed in (subject.spec.seed, subject.spec.seed, subject.spec.seed + 1):
-        rig = subject.rig(spec=replace(subject.spec, seed=seed))
-        with subject.products():
+    for mine in (rig, rig, twin, other):
+        with subject.products(), mine.held():
             for _ in range(cycles):
-                rig.run()
-        runs.append(rig.numbers())
-    other = differing(runs[0], runs[1])
-    faults = [f"differ: {', '.join(other[:3])}"] if other else []
-    if not differing(runs[0], runs[2]):
+                mine.run()
+            runs.append(mine.numbers())
+    faults = [
+        f"{who}: {', '.join(names[:3])} differ"
+        for who, names in (("once more", differing(runs[0], runs[1])), ("in a twin", differing(runs[0], runs[2])))
+        if names
+    ]
+    if not differing(runs[0], runs[3]):
         faults.append("another seed gave the same run")
     return _verdict("a seed repeats", subject, f"{cycles} cycles, bit for bit", faults)
 
 
-def survives_nan(subject: Subject, cycles: int = 3) -> list[Row]:
+def survives_nan(subject: Subject, rig: LearnerRig, cycles: int = 3) -> list[Row]:
     """Put rows that are not finite into the ring: all, then one tick of them, then none, for each kind of value.
 
     With such a row in every batch nothing that was learned may change by a bit; with some, what is skipped is counted
     and the rest is learned from; without, all goes on.
     """
-    return [_survives(subject, kind, cycles) for kind in _KINDS]
+    rows = []
+    for kind in _KINDS:
+        with rig.held():
+            rows.append(_survives(subject, rig, kind, cycles))
+    return rows
 
 
-def _survives(subject: Subject, kind: str, cycles: int) -> Row:
-    rig, faults = subject.rig(), []
+def _survives(subject: Subject, rig: LearnerRig, kind: str, cycles: int) -> Row:
+    faults: list[str] = []
     per_cycle = rig.spec.updates
     obs = kind.endswith("obs")
     field = {
@@ -250,11 +259,9 @@ def _crossing(subject: Subject, stages: Iterable[int]) -> Row:
     return replace(row, check="ring fills up")
 
 
-def checkpoint_restores(subject: Subject) -> Row:
+def checkpoint_restores(subject: Subject, rig: LearnerRig, other: LearnerRig) -> Row:
     """Write a checkpoint file, restore it into the same learner and into one of another seed: the next cycle's bits."""
-    rig = subject.rig()
-    other = subject.rig(scrambled=False, spec=replace(subject.spec, seed=subject.spec.seed + 1, data_seed=6))
-    with subject.products(), tempfile.TemporaryDirectory() as folder:
+    with subject.products(), rig.held(), other.held(), tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
             rig.run()
         rig.wait()
@@ -274,16 +281,24 @@ def checkpoint_restores(subject: Subject) -> Row:
     return _verdict("checkpoint restored", subject, "the next cycle, bit for bit", faults)
 
 
+def strangers(subject: Subject) -> tuple[LearnerRig, LearnerRig, LearnerRig]:
+    """Return the learner, its twin, and one of another seed on other transitions."""
+    odd = replace(subject.spec, seed=subject.spec.seed + 1, data_seed=subject.spec.data_seed + 1)
+    return subject.rig(), subject.rig(), subject.rig(spec=odd)
+
+
 def stability(subject: Subject, replays: int, say: Callable[[str], None]) -> list[Row]:
     """Return all of the above for one path."""
     rows: list[Row] = []
+    say(f"  {subject.path.name}: building three learners")
+    rig, twin, other = strangers(subject)
     for name, check in (
-        ("draws", lambda: [draws_differ(subject)]),
-        ("repeats", lambda: [repeats(subject)]),
-        ("rows that are not finite", lambda: survives_nan(subject)),
+        ("draws", lambda: [draws_differ(subject, rig)]),
+        ("repeats", lambda: [repeats(subject, rig, twin, other)]),
+        ("rows that are not finite", lambda: survives_nan(subject, rig)),
         ("a ring that fills up", lambda: ring_fills(subject)),
-        ("a checkpoint", lambda: [checkpoint_restores(subject)]),
-        (f"memory over {replays} cycles", lambda: [constant_memory(subject, replays)]),
+        ("a checkpoint", lambda: [checkpoint_restores(subject, rig, other)]),
+        (f"memory over {replays} cycles", lambda: [constant_memory(subject, rig, replays)]),
     ):
         say(f"  {subject.path.name}: {name}")
         rows += check()

@@ -11,6 +11,12 @@ from tickgraph.bench._result import read_result
 from tickgraph.core.errors import TickgraphError
 
 _KEY = ("task", "backend", "device", "num_envs", "scenario")
+# What is written over a group of bars, by benchmark, and what a bar is the time of.
+_DRAWN = {
+    "collector": ("tick_over_physics", "tick / physics", "a tick"),
+    "train": ("graph_over_eager", "graph / eager", "an iteration"),
+    "learner": ("over_floor", "fastest / floor", "a cycle"),
+}
 _COLORS = {
     "physics": "#9aa5b1",
     "advance": "#5b8def",
@@ -18,6 +24,8 @@ _COLORS = {
     "graph": "#1f4e9c",
     "tick_aa": "#c3d4f5",
     "captured_eager": "#5b8def",
+    "captured-eager": "#5b8def",
+    "compile-loss": "#efc98f",
     "compile": "#e0a458",
     "eager": "#b5573f",
 }
@@ -59,12 +67,12 @@ def show(results: Sequence[dict[str, Any]]) -> None:
         console.print("; ".join([*facts, commit]), markup=False)
         for ratio in result["ratios"]:
             rows = [row for row in result["results"] if all(row[key] == ratio[key] for key in _KEY)]
+            kind = result["benchmark"]
             title = f"{ratio['task']}, {ratio['num_envs']} worlds, {ratio['scenario']}, {ratio['backend']}"
+            if kind == "learner":
+                title = f"{ratio['task']}, {ratio['scenario']}, {ratio['device']}"
             console.print(f"\n{title}", markup=False)
-            if result["benchmark"] == "train":
-                console.print(_train_arms(rows))
-            else:
-                console.print(_arms(rows))
+            console.print({"train": _train_arms, "learner": _learner_arms}.get(kind, _arms)(rows))
             console.print(_ratios(ratio))
             for row in rows:
                 if row.get("parts"):
@@ -110,6 +118,23 @@ def _train_arms(rows: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
+def _learner_arms(rows: Sequence[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table("path", box=None)
+    for name in ("mean ms", "median", "p90", "p95", "cycles", "nodes", "over the floor"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row["arm"]),
+            *(f"{row[key]:.3f}" for key in ("mean_ms", "median_ms", "p90_ms", "p95_ms")),
+            str(row["ticks"]),
+            "" if row["graph_nodes"] is None else f"{row['graph_nodes']:,}",
+            f"{row['over_floor']:.2f}",
+        )
+    return table
+
+
 def _parts(parts: Sequence[dict[str, Any]]) -> Any:
     from rich.table import Table
 
@@ -122,8 +147,8 @@ def _parts(parts: Sequence[dict[str, Any]]) -> Any:
 
 
 def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what a GPU's measurement says beside its times, as lines."""
-    lines = []
+    """Return what a measurement says beside its times, as lines."""
+    lines = _learner_facts(ratio) if "fastest" in ratio else []
     for key, unit in (("solver", "solver"), ("capacities", "backend")):
         if key in ratio:
             lines.append(f"{unit}: " + ", ".join(f"{name} {value}" for name, value in ratio[key].items()))
@@ -150,11 +175,26 @@ def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _learner_facts(ratio: dict[str, Any]) -> list[str]:
+    lines = [
+        f"floor {ratio['floor_ms']:.3f} ms: {ratio['gflop']:.1f} GFLOP at {ratio['matmul_tflops']:.3g} TFLOP/s take "
+        f"{ratio['floor_flops_ms']:.3f} ms, {ratio['gbyte']:.2f} GB at {ratio['copy_gb_per_s']:.4g} GB/s "
+        f"{ratio['floor_bytes_ms']:.3f} ms",
+        f"fastest: {ratio['fastest']}, {ratio['fastest_ms']:.3f} ms, {ratio['over_floor']:.2f} times the floor",
+    ]
+    for what in ("bar", "aim"):
+        if ratio.get(f"learner_{what}") is not None:
+            met = "met" if ratio[f"learner_{what}_met"] else "MISSED"
+            lines.append(f"{what}: at most {ratio[f'learner_{what}']} ms: {met}")
+    return lines
+
+
 def _ratios(row: dict[str, Any]) -> Any:
     from rich.table import Table
 
     table = Table("ratio", "median", "95% interval", "", box=None)
     modes = [name for name in ("captured_eager", "compile", "eager") if name != row.get("tick_arm")]
+    paths = [name for name in row if name.endswith("_time_over_eager")]
     for name, interval, bar, met in (
         ("tick_over_physics", "ci95", "tick_bar", "tick_bar_met"),
         *((f"{mode}_over_physics", f"{mode}_ci95", "", "") for mode in modes),
@@ -164,6 +204,7 @@ def _ratios(row: dict[str, Any]) -> Any:
         ("graph_over_eager", "graph_over_eager_ci95", "graph_over_eager_bar", "graph_over_eager_met"),
         ("graph_over_compile", "graph_over_compile_ci95", "", ""),
         ("compile_over_eager", "compile_over_eager_ci95", "", ""),
+        *((name, f"{name}_ci95", "", "") for name in paths),
     ):
         if name in row:
             low, high = row[interval]
@@ -198,9 +239,11 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
 
     rows = [row for result in results for row in result["results"]]
     ratios = [row for result in results for row in result["ratios"]]
-    train = all(result["benchmark"] == "train" for result in results)
-    if not train and any(result["benchmark"] == "train" for result in results):
-        raise TickgraphError("results of `bench train` and of `bench collector` are different things: draw them apart")
+    kinds = {result["benchmark"] for result in results}
+    if len(kinds) > 1:
+        names = " and of ".join(f"`bench {kind}`" for kind in sorted(kinds))
+        raise TickgraphError(f"results of {names} are different things: draw them apart")
+    key, words, unit = _DRAWN.get(kinds.pop(), _DRAWN["collector"])
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     figure = Figure(figsize=(2.0 + 2.2 * len(ratios), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -214,12 +257,16 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
                 label = arm if position == 0 else None
                 axes.bar(place, mine[arm]["median_ms"], width * 0.92, color=_COLORS.get(arm, "#888888"), label=label)
         top = max(row["p90_ms"] for row in mine.values())
-        key, words = ("graph_over_eager", "graph / eager") if train else ("tick_over_physics", "tick / physics")
+        if "floor_ms" in ratio:
+            ends = (position - 0.42, position + 0.42)
+            label = "floor" if position == 0 else None
+            axes.plot(ends, [ratio["floor_ms"]] * 2, color="#222222", linewidth=1.2, label=label)
         label = f"{words}\n{ratio[key]:.3f}" if ratio.get(key) is not None else ""
         axes.text(position, top, label, ha="center", va="bottom", fontsize=9)
-    labels = [f"{row['task']}\n{row['num_envs']} worlds, {row['scenario']}" for row in ratios]
+    beside = "{scenario}" if key == "over_floor" else "{num_envs} worlds, {scenario}"
+    labels = [f"{row['task']}\n{beside.format(**row)}" for row in ratios]
     axes.set_xticks(range(len(ratios)), labels, fontsize=9)
-    axes.set_ylabel("median ms an iteration" if train else "median ms a tick")
+    axes.set_ylabel(f"median ms {unit}")
     axes.margins(y=0.18)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)

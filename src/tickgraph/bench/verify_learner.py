@@ -12,18 +12,16 @@ import torch
 
 from tickgraph.bench import _verify_checks as checks
 from tickgraph.bench import _verify_stability as stability
-from tickgraph.bench._learner_paths import PATHS, BenchPath, chosen, fastest
+from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen, fastest
 from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
 from tickgraph.bench._options import Parser, count, say
 from tickgraph.bench._verify_checks import MOMENT_LIMITS, STATE_LIMITS, References, Row, Subject
-from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.run.arguments import table
 from tickgraph.run.files import write_json
 from tickgraph.run.manifest import result_header
 from tickgraph.sim.platform import resolve_platform
 from tickgraph.tasks.registry import load
 
-PRECISIONS = tuple(STATE_LIMITS)
 UPDATES, PERIODS = (1, 2, 8), (1, 2)
 CYCLES = (1, 10)
 REPLAYS = {"cuda": 1000, "cpu": 200}
@@ -64,8 +62,8 @@ def verify(case: Case, say: Say = lambda text: None) -> list[Row]:
             rows += checks.parity(subject, references, CYCLES)
             if precision != "fp32":
                 continue
-            rows.append(checks.temperature(subject))
             if path in (case.paths[0], best):
+                rows.append(checks.temperature(subject))
                 single = replace(subject, spec=with_algo(replace(case.spec, updates=1), policy_period=1))
                 rows += checks.parity(single, references, (1,), scrambled=False)
                 say(f"{precision}, {path.name}: {case.updates} updates, policy periods {case.periods}")
@@ -104,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     case = Case(
         spec=with_algo(spec, policy_period=2, bf16=False),
         device=device,
-        paths=chosen(options.paths, device),
+        paths=chosen(options.paths, device, task.algo),
         precisions=_precisions(options.precision, device),
         replays=REPLAYS[device.type] if options.replays is None else count("--replays", options.replays),
     )
@@ -153,14 +151,7 @@ def show(rows: Sequence[Row], title: str) -> None:
 def _precisions(text: str | None, device: torch.device) -> tuple[str, ...]:
     if text is None:
         return PRECISIONS if device.type == "cuda" else ("fp32",)
-    given = tuple(name.strip() for name in text.split(","))
-    for name in given:
-        if name not in PRECISIONS:
-            hint = nearby(name, PRECISIONS) or f"choose of {', '.join(PRECISIONS)}"
-            raise TickgraphError(f"--precision has {name!r}; {hint}")
-        if name == "tf32" and device.type != "cuda":
-            raise TickgraphError("--precision has 'tf32', which a CPU does not compute in; leave it out")
-    return given
+    return tuple(check_precision(name.strip(), device) for name in text.split(","))
 
 
 def _parser() -> Parser:
@@ -177,7 +168,7 @@ def _parser() -> Parser:
     for name, default, text in (
         ("algo", None, "flashsac or sac, with the task's settings for it (default: the task's)"),
         ("device", "auto", "cpu, cuda or auto (a GPU where one can be used)"),
-        ("paths", None, f"of {known} (default: all that can be had)"),
+        ("paths", None, f"of {known} (default: those that can be had, without graph's parts)"),
         ("precision", None, f"of {','.join(PRECISIONS)} (default: all on a GPU, fp32 on a CPU)"),
         ("batch-size", None, "transitions in an update (default: the task's)"),
         ("replays", None, "cycles over which memory must not grow (default: 1000 on a GPU, 200 on a CPU)"),
