@@ -282,12 +282,15 @@ class Learner(ABC):
         return torch.exp(self.log_alpha)
 
     def step_alpha(self, entropy: Tensor, factors: Tensor, ok: Tensor) -> Tensor:
-        """Take a step of the temperature towards `entropy` () = target, where `ok`; returns the loss before it, ()."""
+        """Take a step of the temperature towards `entropy` () = target, where `ok` and where its own loss is finite;
+        returns the loss before it, (), or 0."""
         # The gradient of alpha (H - target) with respect to log alpha is the loss itself.
         loss = self.alpha() * (entropy - self.target_entropy)
+        fine = torch.isfinite(loss.square())
+        ok = ok & fine
         new = self.alpha_adam.proposal(loss, factors, ok)
         self.log_alpha.copy_(torch.where(ok, new, self.log_alpha))
-        return loss
+        return torch.where(fine, loss, 0.0)
 
     def state_names(self) -> list[str]:
         """Return the names in the arena of all state of learner, policy and explorer, constants left out."""

@@ -41,10 +41,11 @@ class RewardNormalizer:
         """Take in one tick.
 
         Args:
-            reward: (N,) float32, raw; one that is not finite counts as 0.
+            reward: (N,) float32, raw; one that is not finite, or whose square is not, counts as 0.
             done: (N,) bool, terminated or truncated in the same step.
         """
-        reward = torch.where(torch.isfinite(reward), reward, 0.0)
+        # A single one beyond that would be the largest return for ever, and the scale infinite.
+        reward = torch.where(torch.isfinite(reward.square()), reward, 0.0)
         returns = self.gamma * torch.where(done, 0.0, self.returns) + reward
         self.returns.copy_(returns)
         new = returns.shape[0]
