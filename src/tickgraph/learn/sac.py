@@ -182,9 +182,9 @@ class Sac(Learner):
     actor_first = False
     MEANS = (
         ("critic_loss", "q_mean", "target_q_mean", "alpha_loss"),
-        ("actor_loss", "entropy", "actor_q", "action_std"),
+        ("actor_loss", "entropy", "actor_q"),
     )
-    LAST = (("critic_lr", "alpha"), ("actor_lr",))
+    LAST = (("critic_lr", "alpha"), ("actor_lr", "action_std"))
     TAILS = Tails(actor_loss, distribution_labels, critic_loss)
 
     def __init__(
@@ -248,7 +248,8 @@ class Sac(Learner):
         """Take AdamW's step."""
         ok = self.actor_step.apply(out.loss, grad, None, rates.actor_factors)
         self.actor_updates += 1
-        return (out.loss, out.entropy, out.value, out.deviation), (rates.actor,), ok
+        deviation = torch.where(ok, out.deviation, 0.0)  # what is kept stays finite
+        return (out.loss, out.entropy, out.value), (rates.actor, deviation), ok
 
     def critic_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> SacCriticLoss:
         """Compute `critic_objective`, with a' of the actor before its own update."""
