@@ -5,15 +5,19 @@ Run as a program it prints these figures as JSON, with Triton's interpreter on t
 
 import json
 import sys
+from dataclasses import replace
 
 import torch
+from cycle_rig import Rig
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn import batch_norm, loss_head
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.optimizer import NetworkStep
+from tickgraph.learn.path import Switches
 from tickgraph.learn.row_step import RowStep
+from tickgraph.learn.stacked import kernel_checks
 from tickgraph.learn.storage import Stacked, declare
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -121,6 +125,38 @@ def step_case(device: str, network: str, dtype: torch.dtype, **options) -> float
     return worst
 
 
+def cycle_case(device: str) -> float:
+    """Three critic updates and two of the actor, every kernel on, against the torch forms: whatever a cycle writes."""
+    small = dict(critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6)
+    forms = Switches(manual=True, stacked=True, copies=True, shared_actions=True)
+    kernels = replace(forms, batch_norm="triton", loss_head="triton", row_step="triton")
+    rigs = [Rig(3, kernels=switches, device=device, **small) for switches in (kernels, forms)]
+    for rig in rigs:
+        rig.cycle()
+    mine, wanted = (rig.numbers() for rig in rigs)
+    assert rigs[0].learner.critic_step.adam.steps.item() == 3
+    return max(off(mine[name].nan_to_num(), value.nan_to_num()) for name, value in wanted.items())
+
+
+def checks_case(device: str) -> float:
+    """What decides on a GPU whether the kernels are used lets them pass, and stops one that is wrong."""
+    from tickgraph.learn.kernels import loss_head as kernel
+
+    learner = Rig(critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6).learner
+    checks = kernel_checks(learner)
+    for check in checks.values():
+        check()
+    right = kernel.categorical_head
+    try:
+        kernel.categorical_head = lambda *args: (right(*args)[0] * 1.1, right(*args)[1])
+        checks["loss_head"]()
+    except ArithmeticError:
+        return 0.0
+    finally:
+        kernel.categorical_head = right
+    return 1.0
+
+
 CASES = {
     "norm": (lambda device: norm_case(device, F32, 200, 70, 0.0), 2e-6),
     "norm, far from 0": (lambda device: norm_case(device, F32, 131, 64, 300.0), 2e-5),
@@ -136,6 +172,8 @@ CASES = {
         1e-6,
     ),
     "step, bfloat16 copies": (lambda device: step_case(device, "critic", BF16), 8e-3),
+    "cycle": (cycle_case, 1e-4),
+    "checks": (checks_case, 0.0),
 }
 """{name: (figure of a device, what it may be at most)}."""
 
