@@ -1,5 +1,6 @@
 """Motion files as people have them, and one clear line for each that is none."""
 
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -260,3 +261,15 @@ def test_references(tmp_path: Path) -> None:
         find("squats")
     assert [clip.name for clip in load_clips(["squat", str(tmp_path)], 50.0)] == ["squat", "a"]
     assert J == 29
+
+
+def test_clips_are_read_once_until_a_file_changes(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", rows())
+    first = load_clips([str(file)], 50.0)
+    assert load_clips([str(file)], 50.0)[0] is first[0]
+    assert load_clips([str(file)], 25.0)[0].frames == 26
+    assert load_clips(str(file), 50.0)[0] is not first[0]  # only the last is kept
+    again = load_clips(str(file), 50.0)[0]
+    write(file, rows()[:16])
+    os.utime(file, ns=(1, 1))
+    assert again.frames == 51 and load_clips(str(file), 50.0)[0].frames == 26

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -67,16 +68,28 @@ def find(reference: str) -> list[Path]:
 
 
 def load_clips(references: str | Sequence[str], fps: float, skeleton: Skeleton | None = None) -> list[Clip]:
-    """Return the clips of one or several references at `fps` frames per second, for training.
+    """Return the clips of one or several references at `fps` frames per second, for training. Do not write to them.
+
+    An environment is built more than once in a run (to be judged, trained and evaluated): what was read last for the
+    G1 is kept until other clips are asked for, or a file changes.
 
     Raises:
         TickgraphError: as `find` and `read_motion`, or a clip has fewer than two frames.
     """
-    clips = []
-    for reference in [references] if isinstance(references, str) else references:
-        for path in find(reference):
-            clip = read_motion(path, skeleton).clip(fps)
-            if clip.frames < 2:
-                raise TickgraphError(f"{path} holds {clip.frames} frame at {fps:g} fps; a clip needs at least 2")
-            clips.append(clip)
-    return clips
+    files = [path for name in ([references] if isinstance(references, str) else references) for path in find(name)]
+    if skeleton is not None:
+        return [_load(path, fps, skeleton) for path in files]
+    return list(_last(tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files), fps))
+
+
+@functools.lru_cache(maxsize=1)
+def _last(files: tuple[tuple[Path, int, int], ...], fps: float) -> tuple[Clip, ...]:
+    skeleton = g1_skeleton()
+    return tuple(_load(path, fps, skeleton) for path, _, _ in files)
+
+
+def _load(path: Path, fps: float, skeleton: Skeleton) -> Clip:
+    clip = read_motion(path, skeleton).clip(fps)
+    if clip.frames < 2:
+        raise TickgraphError(f"{path} holds {clip.frames} frame at {fps:g} fps; a clip needs at least 2")
+    return clip
