@@ -7,7 +7,8 @@ act with the policy of update i - 1, as they do without; but what they see reach
 update begins.
 
 On a GPU ticks with their head are one CUDA graph and the updates another. Elsewhere the same functions are called in
-turn, in the same order.
+turn, in the same order. Where the worlds are on the CPU and the learner on a GPU, a `Bridge` plays the ticks: the head
+is a graph of its own, and the updates are enqueued before the host begins to play.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.core.graph import Graph
 from tickgraph.core.program import Resolution, resolve_execution
 from tickgraph.env.env import Env
+from tickgraph.learn.explore import Explorer
 from tickgraph.learn.learner import Learner
 from tickgraph.learn.replay import Ring
 from tickgraph.learn.update import UpdateCycle
+from tickgraph.run.bridge import Bridge
 
 AHEAD = 4  # iterations that may be enqueued and not over: enqueueing i waits for the end of i - 4
 REMEMBERED = 128  # iterations whose end can be asked for
@@ -45,6 +48,7 @@ class Iteration:
         execution: how the updates run; by default as the ticks do.
         streams: CUDA streams of ticks and updates; by default two of its own.
         threads: torch's threads during ticks and updates, on a CPU; by default as they are.
+        explorer: the policy, where learner and ring are not on the worlds' device: the ticks are then bridged.
 
     Raises:
         TickgraphError: the parts do not fit together.
@@ -61,6 +65,7 @@ class Iteration:
         execution: Resolution | None = None,
         streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None,
         threads: tuple[int, int] | None = None,
+        explorer: Explorer | None = None,
     ) -> None:
         if ticks < 1:
             raise TickgraphError(f"ticks is {ticks}; an iteration has at least one")
@@ -75,7 +80,11 @@ class Iteration:
         self.over = 0
         """Iterations that are known to be over; on a GPU at most `AHEAD` fewer than were enqueued."""
         self._threads = threads
-        device, resolution = env.device, env.resolution
+        resolution = env.resolution
+        if explorer is not None:
+            assert learner is not None and ring is not None, "a policy elsewhere needs its learner and its ring"
+            resolution = execution or resolve_execution("auto", learner.arena.device)
+        device = self.device = resolution.device
         self._on_cuda = device.type == "cuda"
         self.actions: Tensor | None = None
         self.dones: Tensor | None = None
@@ -89,13 +98,16 @@ class Iteration:
             self._streams = streams or (torch.cuda.Stream(device), torch.cuda.Stream(device))
             for event in (self._collected, self._updated, *self._events):
                 event.record(self._streams[0])  # made here, and not one by one in the first iterations
-            self._apart = overlap and not events_leave_graphs(device)
+            self._apart = explorer is not None or (overlap and not events_leave_graphs(device))
         else:
-            self._streams, self._apart = None, False
+            self._streams, self._apart = None, explorer is not None
         stream_a, stream_b = self._streams or (None, None)
         scopes, watch = (env.sim.capture_scope,), self._pointers
         self.collect_graph = Graph("collect", self._collect, resolution, stream=stream_a, scopes=scopes, watch=watch)
         self.head_graph = Graph("head", self._begin, resolution, stream=stream_a, watch=watch) if self._apart else None
+        self.bridge: Bridge | None = None
+        if explorer is not None and learner is not None and ring is not None:
+            self.bridge = Bridge(env, learner, explorer, ring, resolution, stream_a)
         self.update_graphs: dict[int, Graph] = {}
         self._phase: int | None = None
         if cycle is not None:
@@ -111,40 +123,63 @@ class Iteration:
     def run(self, learns: bool = True) -> None:
         """Enqueue one iteration; on a GPU it returns before the iteration is over, at most `AHEAD` ahead."""
         self._wait_until_over(self.count + 1 - AHEAD)
-        self.collect()
+        if self.bridge is not None and self.overlap:
+            # The host plays the ticks itself: what is to run beside them has to be enqueued before.
+            self.begin()
+            if learns:
+                self.enqueue_update()
+            self._collect()
+        else:
+            self.collect()
+            if learns:
+                self.enqueue_update()
         if learns:
-            self.update()
+            self._join_update()
         self.count += 1
         self._mark_end()
 
+    def begin(self) -> None:
+        """Enqueue the head by itself."""
+        assert self.head_graph is not None
+        with self.between():
+            self.head_graph()
+            if self._streams is not None:
+                self._head.record(self._streams[0])
+
     def collect(self) -> None:
         """Enqueue head and ticks."""
-        if self._streams is None:
-            self._set_threads(0)
-            self.collect_graph()
-            return
-        stream = self._streams[0]
-        with torch.cuda.stream(stream):
-            if self.head_graph is not None:
-                self.head_graph()
-                self._head.record(stream)
-            self.collect_graph()
-            if not self.overlap:
-                self._collected.record(stream)
+        if self.head_graph is not None:
+            self.begin()
+        self._set_threads(0)
+        with self.between():
+            if self.bridge is None:
+                self.collect_graph()
+            else:
+                self._collect()
+            if self._streams is not None and not self.overlap:
+                self._collected.record(self._streams[0])
 
     def update(self) -> None:
         """Enqueue the updates: behind the head with overlap, else behind the ticks; the next ticks come after them."""
+        self.enqueue_update()
+        self._join_update()
+
+    def enqueue_update(self) -> None:
+        """Enqueue the updates, and let nothing wait for them yet."""
         graph = self._next_update()
         if self._streams is None:
             self._set_threads(1)
             graph()
             return
-        stream_a, stream_b = self._streams
-        stream_b.wait_event(self._head if self.overlap else self._collected)
-        with torch.cuda.stream(stream_b):
+        stream = self._streams[1]
+        stream.wait_event(self._head if self.overlap else self._collected)
+        with torch.cuda.stream(stream):
             graph()
-            self._updated.record(stream_b)
-        stream_a.wait_event(self._updated)
+            self._updated.record(stream)
+
+    def _join_update(self) -> None:
+        if self._streams is not None:
+            self._streams[0].wait_event(self._updated)
 
     def play(self, actions: Tensor) -> Tensor:
         """Play given actions instead of a policy's, as one graph of all ticks.
@@ -178,7 +213,7 @@ class Iteration:
             self.actions.copy_(actions)
             self._play_graph()
         else:
-            stream, outer = self._streams[0], torch.cuda.current_stream(env.device)
+            stream, outer = self._streams[0], torch.cuda.current_stream(self.device)
             stream.wait_stream(outer)
             with torch.cuda.stream(stream):
                 self.actions.copy_(actions)
@@ -202,10 +237,16 @@ class Iteration:
         with torch.cuda.stream(self._streams[0]):
             yield
 
+    def connect(self) -> None:
+        """Show a policy that is not on the worlds' device what they look like: before the first iteration, and after
+        worlds or policy were changed from outside."""
+        if self.bridge is not None:
+            self.bridge.connect()
+
     def drain(self) -> None:
         """Wait until everything is over."""
         if self._on_cuda:
-            torch.cuda.synchronize(self.env.device)
+            torch.cuda.synchronize(self.device)
         self.over = self.count
         self._phase = None  # whoever waited may write the learner's counters
 
@@ -248,6 +289,9 @@ class Iteration:
         env, failures = self.env, []
         worlds = env.state_dict()
         self.drain()
+        if self.bridge is not None:
+            self._rehearse_bridged(stream_b)
+            return
 
         def load_physics() -> None:
             """Play one step: the physics' kernels are built by compilers of their own, which leave Python alone."""
@@ -283,15 +327,30 @@ class Iteration:
         """The streams of ticks and updates, None where there are none; iterations end on the first."""
         return self._streams
 
+    def _rehearse_bridged(self, stream_b: torch.cuda.Stream) -> None:
+        assert self.bridge is not None and self.ring is not None
+        with torch.cuda.stream(stream_b):
+            for graph in self.update_graphs.values():
+                graph()
+                graph()
+                graph.prepare()
+        self.drain()
+        self.bridge.rehearse()
+        self.drain()
+        self.ring.clear()
+        self.ring.overflowed.zero_()
+
     @property
     def captured(self) -> bool:
         """True once no call will warm up or capture any more."""
-        reports = [graph.report() for graph in (self.collect_graph, self.head_graph) if graph is not None]
+        ticks = (self.collect_graph,) if self.bridge is None else self.bridge.graphs
+        reports = [graph.report() for graph in (*ticks, self.head_graph) if graph is not None]
         return all(report["enabled"] != "graph" or report["captures"] for report in reports)
 
     def report(self) -> dict[str, dict[str, object]]:
         """Return what each graph was asked for and what it ran as; nothing where no graph was to be had."""
-        graphs = (self.head_graph, self.collect_graph, *self.update_graphs.values(), self._play_graph)
+        ticks = (self.collect_graph,) if self.bridge is None else self.bridge.graphs
+        graphs = (self.head_graph, *ticks, *self.update_graphs.values(), self._play_graph)
         return {graph.name: graph.report() for graph in graphs if graph is not None and graph.in_use}
 
     def _next_update(self) -> Graph:
@@ -311,7 +370,10 @@ class Iteration:
         if self.head_graph is None:
             self._begin()
         for _ in range(self.ticks):
-            self.env.tick_body()
+            if self.bridge is None:
+                self.env.tick_body()
+            else:
+                self.bridge.tick()
         if self.ring is not None and not self.overlap:
             self._publish_ring()
 
@@ -324,7 +386,7 @@ class Iteration:
         if self.ring is not None and self.overlap:
             self.ring.publish()
         if self._on_cuda and self.overlap and not self._apart:
-            self._head.record(torch.cuda.current_stream(self.env.device))
+            self._head.record(torch.cuda.current_stream(self.device))
 
     @torch.inference_mode(False)
     @torch.no_grad()
