@@ -33,8 +33,38 @@ def test_a_case_changes_the_task_and_nothing_else():
     period = task.train.algo.policy_period
     case = train.TrainCase("cartpole_swingup", 12, MUJOCO, ("eager",), updates=3, batch_size=77)
     made = train.configure(task, case).train
+    assert (made.learning_starts, made.replay_slots) == (min(50, made.learning_starts), 2000)
     assert (made.num_envs, made.updates_per_iteration, made.algo.batch_size) == (12, 3, 77)
     assert (made.device, made.backend, made.algo.policy_period) == ("cpu", "mujoco", period)
+
+
+def test_a_case_has_the_options_of_the_report():
+    task = load("cartpole_swingup")
+    case = train.TrainCase(
+        "cartpole_swingup", 12, MUJOCO, ("eager",), policy_frequency=4, replay_n=32, learning_starts=8
+    )
+    made = train.configure(task, case).train
+    assert (made.algo.policy_period, made.replay_slots, made.learning_starts) == (4, 32, 8)
+
+
+def part(mean, p95=None):
+    return {"mean": mean, "median": mean, "p90": mean, "p95": mean if p95 is None else p95}
+
+
+def test_learner_ratios_and_bars_are_of_the_parts_of_an_iteration():
+    keys = {"task": "g1_walk_flat", "backend": "mujoco", "device": "cuda:0", "num_envs": 256}
+    config = {"batch_size": 256, "updates": 8}
+    rows = [
+        {**keys, "arm": arm, "learner_train_ms": part(ms), "iter_ms": part(ms + 2.0, p95), "training_config": config}
+        for arm, ms, p95 in (("graph", 3.0, 16.0), ("compile", 3.5, 17.0), ("eager", 10.0, 20.0))
+    ]
+    found = train.learner_ratios(rows)
+    assert found["graph_learner_over_eager"] == 0.3 and found["compile_learner_over_eager"] == 0.35
+    assert found["compile_learner_bar"] == 0.36 and found["compile_learner_met"] and found["graph_learner_met"]
+    assert found["iter_mean_bar"] == 14.2 and found["iter_mean_met"]
+    assert found["iter_p95_bar"] == 15.9 and not found["iter_p95_met"]
+    other = [{**row, "num_envs": 512} for row in rows]
+    assert not [name for name in train.learner_ratios(other) if name.endswith("_bar")]
 
 
 def test_an_arm_trains(tmp_path, monkeypatch):
@@ -48,6 +78,12 @@ def test_an_arm_trains(tmp_path, monkeypatch):
     assert int(arm.trainer.learner.updates) == updates + 6  # one leads in
     assert int(arm.trainer.env.rng.tick) == tick + 6 * arm.iteration.ticks
     assert not torch.equal(parameters, arm.trainer.learner.actor_storage.parameters)
+    for row in (rows := arm.play_rows(3)):
+        assert 0 < row["collector_cycle_ms"] + row["learner_train_ms"] <= row["iter_ms"] * 1.001
+    assert len(rows) == 3 and int(arm.trainer.learner.updates) == updates + 10
+    assert type(arm.iteration.collect_graph).__name__ == "Graph", "the clocks are gone"
+    arm.iteration.drain()
+    updates += 4
     assert arm.collector_ms() > 0 and int(arm.trainer.learner.updates) == updates + 6
     assert arm.learner_ms() > 0 and int(arm.trainer.learner.updates) > updates + 6
     assert list(tmp_path.iterdir()) == [], "a benchmark leaves no run behind"
@@ -57,28 +93,53 @@ def test_an_arm_trains(tmp_path, monkeypatch):
 def test_the_command_writes_a_result_that_the_report_reads(tmp_path, capsys):
     file, image = tmp_path / "train.json", tmp_path / "train.png"
     words = [*SMALL.split(), "--arms", "eager", "--summary-last", "3", "--json", str(file)]
+    words += ["--updates", "1,2", "--policy-frequency", "2", "--replay-n", "16", "--learning-starts", "4"]
     assert train.main(words) == 0
     value = read_result(file)
-    (row,) = value["results"]
-    assert (row["arm"], row["num_envs"], row["ticks"], row["enqueue_ms"]) == ("eager", 8, 8, None)
-    assert len(row["tail_env_steps_per_sec_blocks"]) == 2 and row["updates_per_iteration"] == 1
-    assert row["steps_per_iteration"] == 8 * row["ticks_per_iteration"] and row["batch_size"] == 32
+    assert [row["scenario"] for row in value["results"]] == ["training, 1 updates", "training, 2 updates"]
+    for updates, row in enumerate(value["results"], 1):
+        assert (row["arm"], row["num_envs"], row["ticks"], row["enqueue_ms"]) == ("eager", 8, 8, None)
+        assert len(row["tail_env_steps_per_sec_blocks"]) == 2 and row["updates_per_iteration"] == updates
+        assert row["steps_per_iteration"] == 8 * row["ticks_per_iteration"] and row["batch_size"] == 32
+        config = row["training_config"]
+        assert config["critic_updates"] == updates
+        # Of the five iterations of a block, one by one, two or three have the actor's turn.
+        assert config["actor_updates"] == pytest.approx(updates / 2, abs=0.0 if updates == 2 else 0.11)
+        assert config["temperature_updates"] == config["actor_updates"], "FlashSAC steps it with the actor"
+        assert (config["replay_n"], config["learning_starts"], config["policy_frequency"]) == (16, 4, 2)
+        assert len(row["rows_all"]) == 8 and [(r["block"], r["iteration"]) for r in row["rows"]] == [
+            *((block, iteration) for block in (0, 1) for iteration in (2, 3, 4)),
+        ]
+        for name in ("learner_train_ms", "collector_cycle_ms", "iter_ms"):
+            assert set(row[name]) == {"mean", "median", "p90", "p95"}
+            assert row[name]["mean"] == pytest.approx(sum(r[name] for r in row["rows"]) / 6)
     assert report.main([str(file), "--plot", str(image)]) == 0
-    assert "8 worlds, training" in capsys.readouterr().out and image.read_bytes().startswith(b"\x89PNG")
+    shown = capsys.readouterr().out
+    assert "8 worlds, training, 2 updates" in shown and image.read_bytes().startswith(b"\x89PNG")
+    assert "2 critic, 1 actor, 1 temperature updates" in " ".join(shown.split())
 
 
 @pytest.mark.slow  # compiles ticks and updates
 def test_compiled_training_stands_beside_eager_training(tmp_path):
     file = tmp_path / "train.json"
-    assert train.main([*SMALL.split(), "--arms", "eager,compile", "--json", str(file)]) == 0
+    assert train.main([*SMALL.split(), "--arms", "eager,compile-loss,compile", "--json", str(file)]) == 0
     value = read_result(file)
-    assert [row["arm"] for row in value["results"]] == ["compile", "eager"]
+    assert [row["arm"] for row in value["results"]] == ["compile", "compile-loss", "eager"]
+    scopes = [row["training_config"]["compile_scope"] for row in value["results"]]
+    assert scopes == ["objective", "loss", "objective"]
     assert value["results"][0]["programs"] == ["compile"] and value["ratios"][0]["compile_over_eager"] > 0
+    assert value["ratios"][0]["compile-loss_learner_over_eager"] > 0
 
 
 @pytest.mark.parametrize(
     ("words", "named"),
-    [("--arms fast", "fast"), ("--blocks 0", "--blocks"), ("--num-envs x", "--num-envs"), ("--updates 0", "--updates")],
+    [
+        ("--arms fast", "fast"),
+        ("--blocks 0", "--blocks"),
+        ("--num-envs x", "--num-envs"),
+        ("--updates 0", "--updates"),
+        ("--replay-n none", "--replay-n"),
+    ],
 )
 def test_wrong_arguments_are_one_line(words, named):
     with pytest.raises(TickgraphError, match=named) as caught:
@@ -103,4 +164,7 @@ def test_iterations_on_a_gpu_are_graph_launches_and_events_and_memory_stands_sti
     assert ratio["capture_proof"]["holds"], ratio["capture_proof"]["violations"]
     assert ratio["capture_proof"]["host_syncs"] <= 100 and ratio["capture_proof"]["kernel_launches"] == 0
     assert ratio["memory_proof"]["holds"], ratio["memory_proof"]["growth"]
+    assert len(rows[0]["rows"]) == 100 and all(row["learner_train_ms"] > 0 for row in rows[0]["rows_all"])
+    beside = rows[0]["collector_cycle_ms"]["mean"] + rows[0]["learner_train_ms"]["mean"]
+    assert overlap or beside <= 1.05 * rows[0]["iter_ms"]["mean"]
     assert rows[0]["enqueue_ms"] > 0 and len(rows[0]["tail_env_steps_per_sec_blocks"]) == 1

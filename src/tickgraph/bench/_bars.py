@@ -22,6 +22,20 @@ _LEARNER: dict[tuple[str, str], dict[tuple[int, int], tuple[float, float | None]
     ("g1_walk_flat", "flashsac"): {(8, 256): (3.3, 1.9), (8, 2048): (4.5, 3.5), (2, 2048): (1.1, None)},
 }
 
+# (task, backend, worlds, batch): {critic updates: highest time of the compiled learner over the eager one, and highest
+# mean and p95 milliseconds of an iteration on the fastest arm}, physics on the CPU and the learner on one GPU
+_ITERATION: dict[tuple[str, str, int, int], dict[int, tuple[float, float | None, float | None]]] = {
+    ("g1_walk_flat", "mujoco", 256, 256): {2: (0.43, None, None), 8: (0.36, 14.2, 15.9)},
+}
+
+
+def iteration_bars(
+    task: str, backend: str, device: str, num_envs: int, batch: int, updates: int
+) -> tuple[float | None, float | None, float | None]:
+    """Return the highest compiled over eager learner, and the highest mean and p95 of an iteration; None: no bar."""
+    found = _ITERATION.get((task, backend, num_envs, batch), {}) if device.startswith("cuda") else {}
+    return found.get(updates, (None, None, None))
+
 
 def learner_bars(task: str, algo: str, device: str, updates: int, batch: int) -> tuple[float | None, float | None]:
     """Return the highest milliseconds of an update cycle and the aim below, None where there is no such bar."""

@@ -24,6 +24,11 @@ def times(samples_ms: Sequence[float]) -> dict[str, float]:
     }
 
 
+def summary(samples: Sequence[float]) -> dict[str, float]:
+    """Return mean, median, p90 and p95 of some samples, whatever their unit."""
+    return {name.removesuffix("_ms"): value for name, value in times(samples).items()}
+
+
 def median_with_interval(ratios: Sequence[float], seed: int = 0) -> tuple[float, tuple[float, float]]:
     """Return the median of block ratios and its 95% bootstrap interval (percentiles of resampled medians)."""
     values = np.asarray(ratios, dtype=np.float64)

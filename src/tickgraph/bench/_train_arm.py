@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.graph import Graph
 from tickgraph.run.config import Task
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.signals import Interrupts
@@ -19,8 +21,20 @@ BURST = 3  # iterations enqueued after a wait; fewer than the host may run ahead
 ALONE = 10  # iterations of which only one half is played, for the times of collector and learner
 
 
+MODES = ("graph", "compile", "compile-loss", "eager")
+COUNTERS = {
+    "critic_updates": "learner/updates",
+    "actor_updates": "learner/actor_updates",
+    "temperature_updates": "learner/alpha_adam/steps",
+}
+
+
 class TrainArm:
     """A trainer in one mode, past its warm-up, with everything compiled and captured.
+
+    Args:
+        task: what is trained, changed in place.
+        mode: how: graph, compile, eager, or compile-loss, where of the objectives only the losses are compiled.
 
     Raises:
         TickgraphError: the mode cannot be had, or the settings do not fit.
@@ -28,7 +42,8 @@ class TrainArm:
 
     def __init__(self, task: Task, mode: str) -> None:
         self.mode = mode
-        task.train.execution = mode
+        task.train.execution = mode.removesuffix("-loss")
+        task.train.compile_scope = "loss" if mode == "compile-loss" else "objective"
         if mode != "graph":
             task.train.overlap = None  # takes graphs of both sides; elsewhere the trainer decides
         self.trainer = Trainer(task, RunFolder(Path("not-written")), Interrupts(), Ending())
@@ -54,6 +69,37 @@ class TrainArm:
     def graphs(self) -> int:
         """Graph launches that belong to an iteration."""
         return 2 + (self.iteration.head_graph is not None)
+
+    def play_rows(self, iterations: int) -> list[dict[str, float]]:
+        """Run iterations with clocks in them; returns for each the milliseconds of its parts.
+
+        Returns:
+            iter_ms between the ends of two iterations, collector_cycle_ms of its ticks, learner_train_ms of its
+            updates; with overlap these run side by side. On a GPU by the device's clock.
+        """
+        with self._clocks(iterations + 1) as (collects, updates):
+            spans = self.play(iterations)
+        parts = zip(spans, collects.durations()[1:], updates.durations()[1:], strict=True)
+        names = ("iter_ms", "collector_cycle_ms", "learner_train_ms")
+        return [dict(zip(names, values, strict=True)) for values in parts]
+
+    @contextmanager
+    def _clocks(self, calls: int) -> Iterator[tuple[_Clock, _Clock]]:
+        """Time what ticks and updates enqueue, in their graphs' place."""
+        work = self.iteration
+        collect, update = work.collect_graph, work.update_graphs
+        collects, updates = _Clock(calls, self.cuda), _Clock(calls, self.cuda)
+        work.collect_graph = collects.around(collect)
+        work.update_graphs = {phase: updates.around(graph) for phase, graph in update.items()}
+        try:
+            yield collects, updates
+        finally:
+            work.collect_graph, work.update_graphs = collect, update
+
+    def counters(self) -> dict[str, int]:
+        """Return how many updates of each kind were made so far."""
+        self.iteration.drain()
+        return {name: int(self.trainer.arena[path]) for name, path in COUNTERS.items()}
 
     def play(self, iterations: int) -> list[float]:
         """Run iterations; returns the milliseconds between their ends, on a GPU by the device's clock."""
@@ -123,9 +169,55 @@ class TrainArm:
             "overlap": self.iteration.overlap,
             "programs": sorted({str(row["enabled"]) for row in self.trainer.env.execution_report().values()}),
             "graphs": self.iteration.report(),
+            "learner_programs": self.trainer.cycle.report(),
         }
 
     def close(self) -> None:
         """Give the worlds back."""
         self.iteration.drain()
         self.trainer.env.close()
+
+
+class _Clock:
+    """Begin and end of what a graph enqueues, call by call; events are made before the first of them."""
+
+    def __init__(self, calls: int, cuda: bool) -> None:
+        self._events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(calls * cuda)]
+        self._times: list[tuple[int, int]] = []
+        self._calls = 0
+
+    def around(self, graph: Graph) -> Any:
+        """Return the graph with this clock around its calls; everything else of it stays."""
+        return _Timed(graph, self)
+
+    def time(self, work: Callable[[], None]) -> None:
+        """Call something on the stream that is current, and remember how long what it enqueues takes."""
+        if not self._events:
+            start = time.perf_counter_ns()
+            work()
+            self._times.append((start, time.perf_counter_ns()))
+            return
+        before, after = self._events[self._calls]
+        self._calls += 1
+        before.record()
+        work()
+        after.record()
+
+    def durations(self) -> list[float]:
+        """Return the milliseconds of each call; the device must be done with them."""
+        if self._events:
+            return [before.elapsed_time(after) for before, after in self._events[: self._calls]]
+        return [(end - start) / 1e6 for start, end in self._times]
+
+
+class _Timed:
+    """A graph whose calls are timed."""
+
+    def __init__(self, graph: Graph, clock: _Clock) -> None:
+        self._graph, self._clock = graph, clock
+
+    def __call__(self) -> None:
+        self._clock.time(self._graph)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)

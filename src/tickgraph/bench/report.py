@@ -152,6 +152,7 @@ def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
     for key, unit in (("solver", "solver"), ("capacities", "backend")):
         if key in ratio:
             lines.append(f"{unit}: " + ", ".join(f"{name} {value}" for name, value in ratio[key].items()))
+    lines += _iteration_facts(ratio, rows)
     for row in rows:
         if row.get("host_syncs_per_tick") is not None:
             lines.append(
@@ -172,6 +173,36 @@ def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
     if memory:
         grown = ", ".join(f"{name} {value:+,}" for name, value in memory["growth"].items())
         lines.append(f"memory from iteration {memory['iterations'][0]} to {memory['iterations'][1]}: {grown}")
+    return lines
+
+
+def _iteration_facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what a measurement of training says of the parts of an iteration, as lines; for other results none."""
+    lines = []
+    for row in rows:
+        if "training_config" not in row:
+            continue
+        config = row["training_config"]
+        parts = ", ".join(
+            f"{name.removesuffix('_ms')} {row[name]['mean']:.3f} (p95 {row[name]['p95']:.3f})"
+            for name in ("learner_train_ms", "collector_cycle_ms", "iter_ms")
+        )
+        counts = ", ".join(f"{config[f'{name}_updates']:g} {name}" for name in ("critic", "actor", "temperature"))
+        share = ratio.get(f"{row['arm']}_learner_over_eager")
+        over = "" if share is None else f"; learner over eager {share:.3f}"
+        lines.append(
+            f"{row['arm']}, last {config['summary_last']} iterations, mean ms: {parts}; {counts} updates{over}"
+        )
+    for name, words in (
+        ("compile_learner", "compiled learner over eager"),
+        ("iter_mean", "mean ms of an iteration"),
+        ("iter_p95", "p95 ms of an iteration"),
+    ):
+        if f"{name}_bar" in ratio:
+            met = "met" if ratio[f"{name}_met"] else "MISSED"
+            lines.append(f"{words}: at most {ratio[f'{name}_bar']}: {met}")
+    if "graph_learner_met" in ratio:
+        lines.append(f"graph's learner at most the compiled one's: {'met' if ratio['graph_learner_met'] else 'MISSED'}")
     return lines
 
 

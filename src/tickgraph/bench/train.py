@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tickgraph.bench._bars import ENQUEUE_MS, GRAPH_OVER_EAGER
-from tickgraph.bench._figures import median_with_interval, times
-from tickgraph.bench._options import Parser, count, say
+from tickgraph.bench._bars import ENQUEUE_MS, GRAPH_OVER_EAGER, iteration_bars
+from tickgraph.bench._figures import median_with_interval, summary, times
+from tickgraph.bench._options import Parser, count, counts, say
 from tickgraph.bench._proof import ITERATIONS, capture_proof, memory_proof
 from tickgraph.bench._result import new_result, write_result
-from tickgraph.bench._train_arm import TrainArm
+from tickgraph.bench._train_arm import COUNTERS, MODES, TrainArm
 from tickgraph.bench.report import plot, show
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.config import Task
@@ -22,6 +23,8 @@ from tickgraph.sim.platform import Platform, resolve_platform
 from tickgraph.tasks.registry import load
 
 ARMS = ("graph", "compile", "eager")
+"""Those that run where none is named."""
+PARTS = ("learner_train_ms", "collector_cycle_ms", "iter_ms")
 MEMORY_ITERATIONS = (10, 1000)
 ENQUEUE_BURSTS = 10
 
@@ -31,9 +34,9 @@ Rows = tuple[list[dict[str, Any]], dict[str, Any]]
 
 @dataclass
 class TrainCase:
-    """One measurement: a task with one number of worlds, by mode.
+    """One measurement: a task with one number of worlds and of updates, by mode.
 
-    ``tail`` iterations, the last ones of each block, count for `tail_env_steps_per_sec`.
+    ``tail`` iterations, the last ones of each block, count for `tail_env_steps_per_sec` and for the figures of `PARTS`.
     """
 
     task: str
@@ -48,6 +51,11 @@ class TrainCase:
     overlap: bool | None = None
     proofs: bool = True
     algo: str | None = None
+    policy_frequency: int | None = None
+    """Critic updates to one of the actor."""
+    replay_n: int | None = None
+    """Ticks that the replay holds, each of all worlds."""
+    learning_starts: int | None = None
 
 
 def configure(task: Task, case: TrainCase) -> Task:
@@ -58,6 +66,12 @@ def configure(task: Task, case: TrainCase) -> Task:
     train.num_envs, train.device, train.backend = case.num_envs, case.place.device, case.place.backend
     train.overlap = case.overlap
     train.learning_starts = min(train.learning_starts, 50)  # enough to sample from; more would only be waited for
+    if case.learning_starts is not None:
+        train.learning_starts = case.learning_starts
+    if case.replay_n is not None:
+        train.replay_slots = case.replay_n
+    if case.policy_frequency is not None:
+        train.algo.policy_period = case.policy_frequency
     if case.updates is not None:
         train.updates_per_iteration = case.updates
     if case.batch_size is not None:
@@ -80,7 +94,8 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
     for mode in case.arms:
         say(f"{case.task}, {case.num_envs} worlds: building and compiling arm {mode}")
         arms[mode] = TrainArm(configure(load(case.task), case), mode)
-    spans: dict[str, list[float]] = {mode: [] for mode in arms}
+    played: dict[str, list[dict[str, float]]] = {mode: [] for mode in arms}
+    made: dict[str, dict[str, int]] = {mode: dict.fromkeys(COUNTERS, 0) for mode in arms}
     speeds: dict[str, list[float]] = {mode: [] for mode in arms}
     halves: dict[str, list[tuple[float, float]]] = {mode: [] for mode in arms}
     enqueued: dict[str, list[float]] = {mode: [] for mode in arms}
@@ -88,20 +103,29 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
         say(f"  block {block + 1} of {case.blocks}: {case.iterations} iterations of each arm")
         for mode in arms if block % 2 == 0 else reversed(arms):
             arm = arms[mode]
-            found = arm.play(case.iterations)
-            spans[mode] += found
-            tail = found[-case.tail :]
+            before = arm.counters()
+            found = arm.play_rows(case.iterations)
+            for name, total in arm.counters().items():
+                made[mode][name] += total - before[name]
+            played[mode] += [{"block": block, "iteration": i + 1, **row} for i, row in enumerate(found)]
+            tail = [row["iter_ms"] for row in found[-case.tail :]]
             speeds[mode].append(arm.steps * len(tail) * 1e3 / sum(tail))
             halves[mode].append((arm.collector_ms(), arm.learner_ms()))
             enqueued[mode] += arm.enqueue(ENQUEUE_BURSTS)
     device = next(iter(arms.values())).trainer.env.device
     keys = {"task": case.task, "backend": case.place.backend, "device": str(device), "num_envs": case.num_envs}
-    keys["scenario"] = "training"
+    updates = next(iter(arms.values())).trainer.task.train.updates_per_iteration
+    keys["scenario"] = f"training, {updates} updates"
     rows = []
     for mode, arm in arms.items():
         collector, learner = (float(value) for value in np.median(np.asarray(halves[mode]), axis=0))
-        row = {**keys, "arm": mode, **times(spans[mode]), **arm.facts(), "ticks": case.blocks * case.iterations}
+        rows_all = played[mode]
+        last = [row for row in rows_all if row["iteration"] > case.iterations - case.tail]
+        row = {**keys, "arm": mode, **times([row["iter_ms"] for row in rows_all]), **arm.facts()}
         row |= {
+            "ticks": case.blocks * case.iterations,
+            **{name: summary([row[name] for row in last]) for name in PARTS},
+            "training_config": training_config(arm, case, made[mode]),
             "tail_env_steps_per_sec": float(np.median(speeds[mode])),
             "tail_env_steps_per_sec_blocks": speeds[mode],
             "env_steps_per_s": float(np.median(speeds[mode])),
@@ -111,9 +135,11 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
             "overlap_share": overlap_share(collector, learner, row["median_ms"]) if arm.iteration.overlap else None,
             "enqueue_ms": float(np.median(enqueued[mode])) if arm.cuda else None,
             **dict.fromkeys(("host_syncs_per_tick", "graph_launches_per_tick", "allocated_bytes_delta")),
+            "rows_all": rows_all,
+            "rows": last,
         }
         rows.append(row)
-    ratio = {**keys, **ratios(speeds, rows)}
+    ratio = {**keys, **ratios(speeds, rows), **learner_ratios(rows)}
     keep((rows, ratio))
     for row, arm in zip(rows, arms.values(), strict=True):
         if arm.mode == "graph" and case.proofs:
@@ -130,6 +156,55 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
     for arm in arms.values():
         arm.close()
     return rows, ratio
+
+
+def training_config(arm: TrainArm, case: TrainCase, made: dict[str, int]) -> dict[str, Any]:
+    """Return an arm's settings, and how many updates of each kind an iteration made, as the device counted them."""
+    train = arm.trainer.task.train
+    played = case.blocks * (case.iterations + 1)  # one of each block leads in
+    return {
+        **{name: count / played for name, count in made.items()},
+        "updates": train.updates_per_iteration,
+        "policy_frequency": train.algo.policy_period,
+        "batch_size": train.algo.batch_size,
+        "replay_n": train.replay_slots,
+        "learning_starts": train.learning_starts,
+        "num_envs": arm.trainer.env.num_envs,
+        "ticks_per_iteration": train.ticks_per_iteration,
+        "iterations": case.iterations,
+        "summary_last": case.tail,
+        "blocks": case.blocks,
+        "seed": train.seed,
+        "algo": arm.trainer.task.algo,
+        "execution": train.execution,
+        "compile_scope": train.compile_scope,
+    }
+
+
+def learner_ratios(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return each arm's time of the updates over the eager arm's, and the bars on it and on a whole iteration."""
+    by_arm = {row["arm"]: row for row in rows}
+    found: dict[str, Any] = {}
+    for arm, row in by_arm.items():
+        if arm != "eager" and "eager" in by_arm:
+            eager = by_arm["eager"]["learner_train_ms"]["mean"]
+            found[f"{arm}_learner_over_eager"] = row["learner_train_ms"]["mean"] / eager
+    first = rows[0]
+    config = first["training_config"]
+    share, mean, p95 = iteration_bars(
+        *(first["task"], first["backend"], first["device"], first["num_envs"]),
+        *(config["batch_size"], config["updates"]),
+    )
+    if share is not None and "compile_learner_over_eager" in found:
+        compiled = found["compile_learner_over_eager"]
+        found |= {"compile_learner_bar": share, "compile_learner_met": compiled <= share}
+        if "graph" in by_arm:
+            found["graph_learner_met"] = found["graph_learner_over_eager"] <= compiled
+    best = min(rows, key=lambda row: row["iter_ms"]["mean"])
+    for name, bar in (("mean", mean), ("p95", p95)):
+        if bar is not None:
+            found |= {f"iter_{name}_bar": bar, f"iter_{name}_met": best["iter_ms"][name] <= bar}
+    return found
 
 
 def overlap_share(collector: float, learner: float, iteration: float) -> float:
@@ -169,9 +244,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(place.note)
     default = ARMS if place.device.startswith("cuda") else ARMS[1:]
     given = default if options.arms is None else tuple(name.strip() for name in options.arms.split(","))
-    if unknown := set(given) - set(ARMS):
-        raise TickgraphError(f"--arms has {', '.join(sorted(unknown))}; the arms are {', '.join(ARMS)}")
-    arms = tuple(mode for mode in ARMS if mode in given)
+    if unknown := set(given) - set(MODES):
+        raise TickgraphError(f"--arms has {', '.join(sorted(unknown))}; the arms are {', '.join(MODES)}")
+    arms = tuple(mode for mode in MODES if mode in given)
     task = load(options.task)
     if options.algo is not None:
         task.use(options.algo)
@@ -185,20 +260,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.json is not None:
             write_result(options.json, result([*done, rows]))
 
-    for width in widths.split(","):
+    def optional(name: str) -> int | None:
+        text = getattr(options, name)
+        return None if text is None else count(f"--{name.replace('_', '-')}", text)
+
+    numbers = (None,) if options.updates is None else counts("--updates", options.updates)
+    for width, updates in itertools.product(counts("--num-envs", widths), numbers):
         case = TrainCase(
             task=options.task,
-            num_envs=count("--num-envs", width),
+            num_envs=width,
             place=place,
             arms=arms,
             blocks=count("--blocks", options.blocks),
             iterations=count("--iterations", options.iterations),
             tail=count("--summary-last", options.summary_last),
-            updates=None if options.updates is None else count("--updates", options.updates),
-            batch_size=None if options.batch_size is None else count("--batch-size", options.batch_size),
+            updates=updates,
+            batch_size=optional("batch_size"),
             overlap=options.overlap,
             proofs=not options.no_proofs,
             algo=options.algo,
+            policy_frequency=optional("policy_frequency"),
+            replay_n=optional("replay_n"),
+            learning_starts=optional("learning_starts"),
         )
         rows = measure(case, say, keep)
         keep(rows)
@@ -217,13 +300,16 @@ def _parser() -> Parser:
     )
     parser.add_argument("task", metavar="TASK", help="a name of `tickgraph list`, or path/to/task.py:FUNCTION")
     for name, default, text in (
-        ("arms", None, "of graph,compile,eager (default: all that the device has)"),
+        ("arms", None, "of graph,compile,compile-loss,eager (default: graph, where there is a GPU, compile and eager)"),
         ("blocks", "3", "alternating blocks (default: 3)"),
         ("num-envs", None, "numbers of worlds, separated by commas (default: the task's)"),
         ("iterations", "100", "iterations of each arm in a block (default: 100)"),
-        ("summary-last", "100", "how many of a block's last count for env steps/s (default: 100)"),
+        ("summary-last", "100", "how many of a block's last count for the figures of its parts (default: 100)"),
         ("algo", None, "flashsac or sac, with the task's settings for it (default: the task's)"),
-        ("updates", None, "critic updates in an iteration (default: the task's)"),
+        ("updates", None, "critic updates in an iteration, separated by commas (default: the task's)"),
+        ("policy-frequency", None, "critic updates to one of the actor (default: the task's)"),
+        ("replay-n", None, "ticks that the replay holds (default: the task's)"),
+        ("learning-starts", None, "ticks of random actions before the first update (default: the task's, at most 50)"),
         ("batch-size", None, "transitions in an update (default: the task's)"),
         ("backend", "auto", "physics backend (default: auto)"),
         ("device", "auto", "cpu or cuda (default: auto)"),
