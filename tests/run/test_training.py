@@ -17,6 +17,7 @@ from tickgraph import cli
 from tickgraph.run import checkpoint, manifest
 from tickgraph.run.evaluate import evaluation_seed
 from tickgraph.run.folder import RunFolder
+from tickgraph.sim.platform import Platform
 
 TINY = (
     "--device cpu --num-envs 4 --execution eager --no-video --train.replay-slots 64 --train.learning-starts 5 "
@@ -380,3 +381,16 @@ def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert done.stderr == ""
     assert manifest.read_summary(RunFolder(Path("runs") / TASK / "one"))["status"] == "completed"
+
+
+def test_a_bridged_run_is_the_direct_one_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    direct = train("direct", "--iterations", "20")
+    # On this machine both sides are the CPU; what crosses between them is the same.
+    monkeypatch.setattr(Platform, "bridged", True)
+    whole = train("bridged", "--iterations", "20")
+    assert "bridge/act" in manifest.read_manifest(whole)["programs"]
+    assert not equal(state(direct), state(whole))
+    assert rows(direct) == rows(whole)
+    parts = train("parts", "--iterations", "20", "--stop-after", "10")
+    resume(parts)
+    assert not equal(state(whole), state(parts))

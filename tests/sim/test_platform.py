@@ -58,6 +58,13 @@ def test_a_gpu_without_its_backend_is_not_passed_over_in_silence(machine):
     assert "mujoco_warp and warp are not installed; pip install 'tickgraph[gpu]'" in found.note
 
 
+def test_a_backend_for_the_cpu_keeps_its_worlds_there_beside_a_gpu(machine):
+    machine(2, extra=False)
+    found = resolve_platform("cuda:1", "mujoco")
+    assert (found.device, found.worlds, found.bridged) == ("cuda:1", "cpu", True)
+    assert not resolve_platform("cpu", "mujoco").bridged
+
+
 @pytest.mark.parametrize(
     ("gpus", "extra", "device", "backend", "reason"),
     [
@@ -65,7 +72,6 @@ def test_a_gpu_without_its_backend_is_not_passed_over_in_silence(machine):
         (1, True, "cuda:1", "auto", "this machine has 1 GPUs"),
         (1, False, "cuda", "auto", "device 'cuda' cannot be had: mujoco_warp and warp are not installed"),
         (0, False, "auto", "mjwarp", "backend 'mjwarp' cannot be had: mujoco_warp and warp are not installed"),
-        (1, True, "cuda", "mujoco", "backend 'mujoco' runs on cpu; .* device 'cuda' yet: use --backend mjwarp"),
         (1, True, "gpu", "auto", "device 'gpu' is unknown; did you mean 'cpu'"),
         (1, True, "cuda:x", "auto", "device 'cuda:x' is unknown"),
         (0, True, "auto", "mujco", "backend 'mujco' is unknown; did you mean 'mujoco'"),

@@ -40,7 +40,7 @@ def run(task: Task, ticks: int, out: str | None) -> dict[str, Any]:
         task=task.name,
         num_envs=task.num_envs,
         backend=place.backend,
-        device=place.device,
+        device=place.worlds,
         execution="eager",
         physics_threads=train.physics_threads,
         seed=train.seed,

@@ -180,6 +180,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     place = resolve_platform(options.device, options.backend)
     if place.note is not None:
         say(place.note)
+    if place.bridged:
+        raise TickgraphError(
+            f"bench collector measures worlds and policy on one device, not {place.worlds} beside {place.device}; "
+            f"use --device {place.worlds}, or `tickgraph bench train` for both"
+        )
     on_gpu = place.device.startswith("cuda")
     if on_gpu and options.execution != "auto":
         raise TickgraphError(f"--execution is {options.execution!r}; on a GPU the arms are modes: choose with --arms")

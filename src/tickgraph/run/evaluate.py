@@ -74,7 +74,7 @@ def evaluation_env_cfg(task: Task) -> EnvCfg:
 class Player:
     """An environment in which a policy plays deterministically, for evaluation and video.
 
-    It is played on the task's device and backend. On a GPU it runs as training does; on the CPU eager: compiling takes
+    It is played on the task's backend, where its worlds are. On a GPU it runs as training does; on the CPU eager: compiling takes
     longer than these few steps, and every process gets the same bits.
 
     Args:
@@ -91,8 +91,8 @@ class Player:
         torch.set_num_threads(train.tick_threads)
         platform = resolve_platform(train.device, train.backend)
         self.env = Env(
-            *(evaluation_env_cfg(task), num_envs, platform.device, platform.backend),
-            "eager" if platform.device == "cpu" else train.execution,
+            *(evaluation_env_cfg(task), num_envs, platform.worlds, platform.backend),
+            "eager" if platform.worlds == "cpu" else train.execution,
             seed=evaluation_seed(train.seed),
             threads=train.physics_threads,
         )

@@ -39,13 +39,13 @@ class Readout:
     the device's own. On the CPU a reading is ready at once.
 
     Args:
-        device: where the sources live.
+        device: where most of the sources live; a vector from elsewhere is brought there.
         sources: functions that return a vector of constant length, by name; any dtype that float64 holds.
     """
 
     def __init__(self, device: torch.device, sources: Mapping[str, Callable[[], Tensor]]) -> None:
         self._sources = dict(sources)
-        self._on_cuda = device.type == "cuda"
+        self._device, self._on_cuda = device, device.type == "cuda"
         self._sizes: list[int] = []
         self._waiting: deque[tuple[int, Any, int]] = deque()
         self._taken = 0
@@ -72,7 +72,7 @@ class Readout:
         """
         with torch.no_grad():
             vectors = [source().reshape(-1).to(torch.float64) for source in self._sources.values()]
-            packed = torch.cat(vectors)
+            packed = torch.cat([vector.to(self._device) for vector in vectors])
         self._sizes = [vector.shape[0] for vector in vectors]
         if not self._on_cuda:
             now = time.monotonic()

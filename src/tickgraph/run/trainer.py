@@ -59,15 +59,17 @@ class Trainer:
         self.startup = startup or StartUp(tell)
         train = task.train
         platform = resolve_platform(train.device, train.backend)
-        self.device, self.backend = platform.device, platform.backend
+        self.device, self.backend, self.bridged = platform.device, platform.backend, platform.bridged
         self._on_cuda = torch.device(self.device).type == "cuda"
         self._precision = set_precision(train.matmul_precision, self.device)
         self._update_threads = train.update_threads or manifest.processors()
         torch.set_num_threads(train.tick_threads)
         # On the CPU this takes a second or two, and is not worth a line.
         with self.startup.phase("building", "building the worlds" if self._on_cuda else None):
+            # A graph is for the learner's device; worlds beside it run compiled.
+            execution = "compile" if self.bridged and train.execution == "graph" else train.execution
             self.env = Env(
-                *(task.env, task.num_envs, self.device, self.backend, train.execution),
+                *(task.env, task.num_envs, platform.worlds, self.backend, execution),
                 seed=train.seed,
                 threads=train.physics_threads,
             )
@@ -82,7 +84,7 @@ class Trainer:
         self._wall_at_row = 0.0
         self._capacities = list(self.env.sim.overflow())
         self._readout = Readout(
-            self.env.device,
+            self.arena.device,
             {
                 "episodes": self.env.stats.packed,
                 "learner": self.cycle.metrics.packed,
@@ -94,9 +96,9 @@ class Trainer:
     def _build(self) -> None:
         """Build the learner, the replay and the iteration around the worlds."""
         task, train, env = self.task, self.task.train, self.env
-        self.arena = Arena(env.device)
+        self.arena = Arena(torch.device(self.device))
         dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
-        execution = resolve_execution(train.execution, env.device)
+        execution = resolve_execution(train.execution, self.arena.device)
         self.overlap = self._may_overlap(execution.enabled)
         with memory_for(f"the learner and a replay of {train.replay_slots} slots"):
             self.learner = make_learner(train.algo, dims, actions, task.num_envs, self.arena, train.seed)
@@ -107,10 +109,12 @@ class Trainer:
             kernels = train.learner_kernels
             self.cycle = UpdateCycle(self.learner, self.ring, updates, execution, scope, kernels)
         self.arena.seal()
-        env.attach(self.explorer, self.ring)
+        if not self.bridged:
+            env.attach(self.explorer, self.ring)
         self.iteration = Iteration(
             *(env, self.learner, self.ring, self.cycle, train.ticks_per_iteration, self.overlap, execution),
             threads=(train.tick_threads, self._update_threads),
+            explorer=self.explorer if self.bridged else None,
         )
 
     def _may_overlap(self, updates: str) -> bool:
@@ -119,7 +123,8 @@ class Trainer:
         Raises:
             TickgraphError: it was asked for, and cannot be had.
         """
-        modes = {"ticks": self.env.resolution.enabled, "updates": updates}
+        ticks = {} if self.bridged else {"ticks": self.env.resolution.enabled}
+        modes = {**ticks, "updates": updates}
         lacking = [f"{name} run as {mode!r}" for name, mode in modes.items() if mode != "graph"]
         wanted = self.task.train.overlap
         if wanted and lacking:
@@ -227,6 +232,7 @@ class Trainer:
         last = train.iterations if stop_after is None else min(train.iterations, stop_after)
         self._log, self._panel = log, panel
         self.iteration.drain()  # what was made or restored before is there for its streams
+        self.iteration.connect()
         self._wall_at_row, self._steps_at_row = self.wall_s(), ending.env_steps
         self._readout.start()
         saved_at, steady = ending.iteration, False
@@ -381,16 +387,18 @@ class Trainer:
     def manifest_facts(self) -> dict[str, Any]:
         """Return what the manifest says of this run beside the machine."""
         task, train = self.task, self.task.train
+        bridge = self.iteration.bridge.report() if self.iteration.bridge is not None else {}
         return {
             "task": task.name,
             "reference": task.reference,
             "algo": task.algo,
             "num_envs": task.num_envs,
             "device": self.device,
-            "device_name": manifest.device_name(self.env.device),
+            "device_name": manifest.device_name(self.arena.device),
             "driver": manifest.driver_version() if self._on_cuda else None,
             "precision": self._precision,
             "backend": self.backend,
+            "worlds_on": str(self.env.device),
             "execution": train.execution,
             "seeds": {"train": train.seed, "evaluation": evaluation_seed(train.seed)},
             "ticks_per_iteration": train.ticks_per_iteration,
@@ -405,7 +413,7 @@ class Trainer:
             },
             "exact_resume": self._exact_resume(),
             "simulation": self.env.sim.diagnostics(),
-            "programs": {**self.iteration.report(), **self.env.execution_report(), **self.cycle.report()},
+            "programs": {**self.iteration.report(), **self.env.execution_report(), **self.cycle.report(), **bridge},
         }
 
     def _exact_resume(self) -> bool | str:

@@ -31,18 +31,33 @@ _TRAITS = {
 
 @dataclass(frozen=True)
 class Platform:
-    """The device and the backend that run, and a line to say where something better could not be had."""
+    """The device and the backend that run, and a line to say where something better could not be had.
+
+    `device` is where policy and learner are, `worlds` where the backend is: the same, except for a backend that runs on
+    the CPU alone beside a learner on a GPU.
+    """
 
     device: str
     backend: str
     note: str | None = None
+    worlds: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.worlds:
+            object.__setattr__(self, "worlds", self.device)
+
+    @property
+    def bridged(self) -> bool:
+        """True where actions and observations have to cross between two devices."""
+        return self.worlds != self.device
 
 
 def resolve_platform(device: str = AUTO, backend: str = AUTO) -> Platform:
     """Decide on a device and a backend that fit each other.
 
     Where neither is named, a GPU with a backend of its own comes first, then the CPU. A device that is named brings its
-    backend along, and a backend the best device that it runs on here.
+    backend along, and a backend the best device that it runs on here. A backend for the CPU beside a GPU, both named,
+    keeps the worlds on the CPU and the learner on the GPU.
 
     Args:
         device: auto, cpu, cuda or cuda:N.
@@ -53,7 +68,9 @@ def resolve_platform(device: str = AUTO, backend: str = AUTO) -> Platform:
     """
     kind = _checked_kind(device)
     if backend != AUTO:
-        return Platform(_device_of(backend, device, kind), backend)
+        device = _device_of(backend, device, kind)
+        kinds = _TRAITS.get(backend, _Traits()).devices
+        return Platform(device, backend, worlds=device if device.partition(":")[0] in kinds else kinds[0])
     if kind == AUTO and torch.cuda.is_available():
         name, missing = _native("cuda")
         if name is not None and missing is None:
@@ -91,13 +108,6 @@ def _device_of(backend: str, device: str, kind: str) -> str:
     devices = _TRAITS.get(backend, _Traits()).devices
     if kind == AUTO:
         return next((name for name in devices if name == "cpu" or torch.cuda.is_available()), devices[0])
-    if kind not in devices:
-        other, _ = _native(kind)
-        hint = f"use --backend {other}" if other else f"use --device {devices[0]}"
-        raise TickgraphError(
-            f"backend {backend!r} runs on {' and '.join(devices)}; its worlds cannot be trained on device {device!r} "
-            f"yet: {hint}, or --device {devices[0]}"
-        )
     return device
 
 
