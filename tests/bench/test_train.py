@@ -131,6 +131,32 @@ def test_compiled_training_stands_beside_eager_training(tmp_path):
     assert value["ratios"][0]["compile-loss_learner_over_eager"] > 0
 
 
+def test_ticks_that_the_host_plays_are_timed_by_the_host_and_belong_to_their_iteration(monkeypatch):
+    case = train.TrainCase("cartpole_swingup", 8, MUJOCO, ("eager",), updates=1, batch_size=32)
+    arm = TrainArm(train.configure(load(case.task), case), "eager")
+
+    class Bridge:
+        waits = copies = 0
+
+        def tick(self):
+            self.waits += 1
+            self.copies += 2
+
+    def play(iterations):
+        for _ in range(iterations + 1):
+            for _ in range(3):
+                arm.iteration.bridge.tick()
+            arm.iteration.update()
+        return [100.0] * iterations
+
+    monkeypatch.setattr(arm.iteration, "bridge", Bridge())
+    monkeypatch.setattr(arm, "play", play)
+    rows = arm.play_rows(4)
+    assert len(rows) == 4 and all(row["collector_cycle_ms"] > 0 and row["learner_train_ms"] > 0 for row in rows)
+    assert arm.crossings() == {"waits": 15, "copies": 30} and "tick" not in vars(arm.iteration.bridge)
+    arm.close()
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

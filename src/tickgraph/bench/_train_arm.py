@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.graph import Graph
 from tickgraph.run.config import Task
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.signals import Interrupts
@@ -48,12 +48,13 @@ class TrainArm:
             task.train.overlap = None  # takes graphs of both sides; elsewhere the trainer decides
         self.trainer = Trainer(task, RunFolder(Path("not-written")), Interrupts(), Ending())
         self.iteration = self.trainer.iteration
-        self.cuda = self.trainer.env.device.type == "cuda"
+        self.cuda = self.iteration.device.type == "cuda"
         self.steps = self.iteration.ticks * self.trainer.env.num_envs
         if task.train.stagger:
             self.trainer.env.stagger()
         self.iteration.drain()
         self.trainer.prepare()
+        self.iteration.connect()
         for _ in range(self.trainer.schedule.warmup):
             self.iteration.run(learns=False)
         self.iteration.drain()
@@ -75,26 +76,37 @@ class TrainArm:
 
         Returns:
             iter_ms between the ends of two iterations, collector_cycle_ms of its ticks, learner_train_ms of its
-            updates; with overlap these run side by side. On a GPU by the device's clock.
+            updates; with overlap these run side by side. On a GPU by the device's clock; where the host plays the ticks
+            beside a learner on a GPU, these by the host's.
         """
         with self._clocks(iterations + 1) as (collects, updates):
             spans = self.play(iterations)
-        parts = zip(spans, collects.durations()[1:], updates.durations()[1:], strict=True)
+        ticks = np.reshape(collects.durations(), (iterations + 1, -1)).sum(axis=1).tolist()
+        parts = zip(spans, ticks[1:], updates.durations()[1:], strict=True)
         names = ("iter_ms", "collector_cycle_ms", "learner_train_ms")
         return [dict(zip(names, values, strict=True)) for values in parts]
 
     @contextmanager
-    def _clocks(self, calls: int) -> Iterator[tuple[_Clock, _Clock]]:
-        """Time what ticks and updates enqueue, in their graphs' place."""
-        work = self.iteration
+    def _clocks(self, calls: int) -> Iterator[tuple[Clock, Clock]]:
+        """Time what ticks and updates enqueue, in their graphs' place, or each tick that the host plays."""
+        work, bridge = self.iteration, self.iteration.bridge
         collect, update = work.collect_graph, work.update_graphs
-        collects, updates = _Clock(calls, self.cuda), _Clock(calls, self.cuda)
+        collects, updates = Clock(calls, self.cuda and bridge is None), Clock(calls, self.cuda)
         work.collect_graph = collects.around(collect)
         work.update_graphs = {phase: updates.around(graph) for phase, graph in update.items()}
+        if bridge is not None:
+            bridge.tick = collects.around(bridge.tick)  # type: ignore[method-assign]
         try:
             yield collects, updates
         finally:
             work.collect_graph, work.update_graphs = collect, update
+            if bridge is not None:
+                del bridge.tick  # the class's own shows again
+
+    def crossings(self) -> dict[str, int]:
+        """Return how often the host has waited for the device and copied within ticks that it plays itself."""
+        bridge = self.iteration.bridge
+        return {} if bridge is None else {"waits": bridge.waits, "copies": bridge.copies}
 
     def counters(self) -> dict[str, int]:
         """Return how many updates of each kind were made so far."""
@@ -178,7 +190,7 @@ class TrainArm:
         self.trainer.env.close()
 
 
-class _Clock:
+class Clock:
     """Begin and end of what a graph enqueues, call by call; events are made before the first of them."""
 
     def __init__(self, calls: int, cuda: bool) -> None:
@@ -186,9 +198,9 @@ class _Clock:
         self._times: list[tuple[int, int]] = []
         self._calls = 0
 
-    def around(self, graph: Graph) -> Any:
-        """Return the graph with this clock around its calls; everything else of it stays."""
-        return _Timed(graph, self)
+    def around(self, work: Callable[[], None]) -> Any:
+        """Return a graph, or another piece of work, with this clock around its calls; everything else of it stays."""
+        return _Timed(work, self)
 
     def time(self, work: Callable[[], None]) -> None:
         """Call something on the stream that is current, and remember how long what it enqueues takes."""
@@ -211,13 +223,13 @@ class _Clock:
 
 
 class _Timed:
-    """A graph whose calls are timed."""
+    """A piece of work whose calls are timed."""
 
-    def __init__(self, graph: Graph, clock: _Clock) -> None:
-        self._graph, self._clock = graph, clock
+    def __init__(self, work: Callable[[], None], clock: Clock) -> None:
+        self._work, self._clock = work, clock
 
     def __call__(self) -> None:
-        self._clock.time(self._graph)
+        self._clock.time(self._work)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._graph, name)
+        return getattr(self._work, name)

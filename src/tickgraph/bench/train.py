@@ -95,6 +95,7 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
         say(f"{case.task}, {case.num_envs} worlds: building and compiling arm {mode}")
         arms[mode] = TrainArm(configure(load(case.task), case), mode)
     played: dict[str, list[dict[str, float]]] = {mode: [] for mode in arms}
+    crossings: dict[str, dict[str, float]] = {}
     made: dict[str, dict[str, int]] = {mode: dict.fromkeys(COUNTERS, 0) for mode in arms}
     speeds: dict[str, list[float]] = {mode: [] for mode in arms}
     halves: dict[str, list[tuple[float, float]]] = {mode: [] for mode in arms}
@@ -103,8 +104,10 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
         say(f"  block {block + 1} of {case.blocks}: {case.iterations} iterations of each arm")
         for mode in arms if block % 2 == 0 else reversed(arms):
             arm = arms[mode]
-            before = arm.counters()
+            before, crossed = arm.counters(), arm.crossings()
             found = arm.play_rows(case.iterations)
+            ticks = arm.iteration.ticks * (case.iterations + 1)
+            crossings[mode] = {f"{k}_per_tick": (n - crossed[k]) / ticks for k, n in arm.crossings().items()}
             for name, total in arm.counters().items():
                 made[mode][name] += total - before[name]
             played[mode] += [{"block": block, "iteration": i + 1, **row} for i, row in enumerate(found)]
@@ -112,7 +115,7 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
             speeds[mode].append(arm.steps * len(tail) * 1e3 / sum(tail))
             halves[mode].append((arm.collector_ms(), arm.learner_ms()))
             enqueued[mode] += arm.enqueue(ENQUEUE_BURSTS)
-    device = next(iter(arms.values())).trainer.env.device
+    device = next(iter(arms.values())).iteration.device
     keys = {"task": case.task, "backend": case.place.backend, "device": str(device), "num_envs": case.num_envs}
     updates = next(iter(arms.values())).trainer.task.train.updates_per_iteration
     keys["scenario"] = f"training, {updates} updates"
@@ -133,7 +136,9 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
             "collector_ms": collector,
             "learner_ms": learner,
             "overlap_share": overlap_share(collector, learner, row["median_ms"]) if arm.iteration.overlap else None,
-            "enqueue_ms": float(np.median(enqueued[mode])) if arm.cuda else None,
+            # Where the host plays the ticks, it does more than enqueue.
+            "enqueue_ms": float(np.median(enqueued[mode])) if arm.cuda and not crossings[mode] else None,
+            **crossings[mode],
             **dict.fromkeys(("host_syncs_per_tick", "graph_launches_per_tick", "allocated_bytes_delta")),
             "rows_all": rows_all,
             "rows": last,
@@ -142,7 +147,7 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
     ratio = {**keys, **ratios(speeds, rows), **learner_ratios(rows)}
     keep((rows, ratio))
     for row, arm in zip(rows, arms.values(), strict=True):
-        if arm.mode == "graph" and case.proofs:
+        if arm.mode == "graph" and case.proofs and not arm.crossings():
             say("  proofs: a trace of iterations, and memory over many")
             proof = capture_proof(arm.iteration.run, arm.graphs)
             arm.iteration.drain()
