@@ -53,8 +53,12 @@ def test_listing_loads_neither_torch_nor_mujoco() -> None:
 def test_every_shipped_task_loads() -> None:
     for entry in registry.entries():
         if entry.source == "tickgraph":
-            assert registry.load(entry.name).name == entry.name
+            task = registry.load(entry.name)
+            assert task.name == entry.name
             assert entry.description
+            assert entry.algos == task.algos == ("flashsac", "sac")
+            task.use("sac")
+            assert task.algo == "sac" and task.train.iterations > 1000
 
 
 def test_a_file_gives_a_task_or_an_environment_alone(file: Path) -> None:

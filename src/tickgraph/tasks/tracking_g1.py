@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tickgraph import mdp
@@ -17,6 +18,7 @@ from tickgraph.env.config import (
     UniformNoiseCfg,
 )
 from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.sac import SacCfg
 from tickgraph.mdp.motion_command import ERRORS
 from tickgraph.motion.sampler import SamplerCfg
 from tickgraph.robots.g1 import PELVIS_IMU_SITE, TORSO_BODY, TORSO_IMU_SITE, TRACKED_BODIES, g1_robot
@@ -52,8 +54,8 @@ def g1_motion_tracking() -> Task:
                 SensorCfg("pelvis_local_linvel", "velocimeter", PELVIS_IMU_SITE),
             ),
             timestep=1.0 / 150.0,
-            # Exactly on the clips worlds took 27 contacts each, with random actions one took 51. Lying and flailing, with
-            # no termination, one took 205 rows.
+            # Exactly on the clips worlds took 27 contacts each, with random actions one took 51. Lying and flailing,
+            # with no termination, one took 205 rows.
             capacity=CapacityCfg(nconmax=40, njmax=288),
         ),
         decimation=3,
@@ -123,7 +125,20 @@ def g1_motion_tracking() -> Task:
         checkpoint_replay=False,  # it is gigabytes
         matmul_precision="high",
     )
-    return Task(env=env, train=train, evaluation=tracking_evaluation("motion"))
+    sac = replace(
+        train,
+        algo=SacCfg(
+            gamma=0.99,
+            tau=0.05,
+            atoms=501,
+            alpha_init=0.1,
+            target_entropy_ratio=0.5,
+            max_grad_norm=10.0,
+            policy_period=2,
+        ),
+        learning_starts=4,
+    )
+    return Task(env=env, train=train, presets={"sac": sac}, evaluation=tracking_evaluation("motion"))
 
 
 def g1_motion_tracking_blind() -> Task:
