@@ -255,11 +255,11 @@ class Program:
         # a list of its own, however many environments a process builds.
         own = types.FunctionType(run.__code__.replace(), run.__globals__, self.name, None, run.__closure__)
         # torch keeps every backend that it was ever given, so this one must not keep the program and its tensors.
-        reference = weakref.ref(self)
+        reference, on_cuda = weakref.ref(self), self._device.type == "cuda"
 
         def count_and_compile(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
             """Compile with the inductor, and know that it happened: torch itself recompiles without a word."""
-            compiled: Callable[..., Iterable[object]] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
+            compiled = _inductor(graph, inputs, repeatable=on_cuda)
             program = reference()
             if program is not None:
                 program._captures += 1
@@ -334,6 +334,18 @@ class Program:
         _log.warning("program %r falls back from compile to eager: %s", self.name, reason)
         self._compiled, self._enabled, self._reason = None, "eager", reason
         self._shortcuts.clear()
+
+
+def _inductor(
+    graph: torch.fx.GraphModule, inputs: list[torch.Tensor], repeatable: bool
+) -> Callable[..., Iterable[object]]:
+    """Compile a graph; `repeatable` keeps the inductor from choosing the order of a GPU's sums by timing them, which
+    would choose another in another process."""
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx
+
+    patches = {"deterministic": True} if repeatable and hasattr(config, "deterministic") else None
+    return compile_fx(graph, inputs, config_patches=patches)
 
 
 def _is_compile_error(error: Exception) -> bool:
