@@ -112,6 +112,7 @@ class LearnerRig:
         self.ring = make_ring(self.learner, spec.slots, spec.num_envs)
         self.cycle = UpdateCycle(self.learner, self.ring, spec.updates, self.resolution, path.scope, path.kernels)
         self.arena.seal()
+        self._phase: int | None = None  # of the next cycle, None: ask the device
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.graphs = {
             phase: Graph(
@@ -165,10 +166,12 @@ class LearnerRig:
         self.wait()
 
     def run(self) -> None:
-        """Enqueue one cycle; reads the device only where cycles are not all alike."""
-        graph = self.graphs[self.cycle.phase()]
+        """Enqueue one cycle; where cycles are not all alike, the first one reads the device for its place."""
         with self.on_stream():
-            graph()
+            if self._phase is None:
+                self._phase = self.cycle.phase()
+            self.graphs[self._phase]()
+        self._phase = (self._phase + self.cycle.updates) % self.cycle.phases.stop
 
     def capture(self) -> None:
         """Compile and capture everything, and leave all values as they were; the ring must hold enough to sample."""
@@ -185,8 +188,13 @@ class LearnerRig:
         self.wait()
         before = self.arena.snapshot()
         yield
+        self.restore(before)
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Write a snapshot of the arena back in place."""
         self.wait()
-        self.arena.restore(before)
+        self.arena.restore(state)
+        self._phase = None
         self.wait()
 
     @contextmanager

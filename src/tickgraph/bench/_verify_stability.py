@@ -81,7 +81,7 @@ def draws_differ(subject: Subject, rig: LearnerRig) -> Row:
         start = rig.arena.snapshot()
         results = []
         for other in (False, False, True):  # from one state, with the next draws twice and then with others
-            rig.arena.restore(start)
+            rig.restore(start)
             if other:
                 rig.learner.rng.tick += 1000
                 rig.learner.rng.refresh()
@@ -272,9 +272,7 @@ def checkpoint_restores(subject: Subject, rig: LearnerRig, other: LearnerRig) ->
         saved = checkpoint.load(path, "verify").state["learn"]
         faults = []
         for name, target in (("the same learner", rig), ("a new learner", other)):
-            target.wait()
-            target.arena.restore(saved)
-            target.wait()
+            target.restore(saved)
             target.run()
             if changed := differing(wanted, target.numbers()):
                 faults.append(f"{name}: {', '.join(changed[:3])} differ")
