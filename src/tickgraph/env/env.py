@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 from typing import Any, Protocol
 
@@ -12,12 +10,13 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.judge import Blocker, JudgedCall, changed_host_state, host_state, judge_calls
+from tickgraph.core.judge import Blocker, judge_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
 from tickgraph.core.rng import Rng
 from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
+from tickgraph.env.blockers import build_blocker, host_state_blockers
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.managers import (
     ActionManager,
@@ -36,6 +35,7 @@ from tickgraph.env.stats import EpisodeStats
 from tickgraph.env.term import BuildError, naming
 from tickgraph.sim.backend import FRESH, make_backend
 from tickgraph.sim.model import build_scene
+from tickgraph.sim.platform import torch_device
 
 PUBLISH_DEPTH = 2  # what step t returned is intact until step t + 2 begins
 
@@ -102,7 +102,7 @@ class Env:
             raise TickgraphError(f"decimation is {cfg.decimation}, expected a whole number of at least 1")
         if not cfg.episode_length_s > 0:
             raise TickgraphError(f"episode_length_s is {cfg.episode_length_s}, expected a positive number of seconds")
-        self.device = _device(device)
+        self.device = torch_device(device)
         self.seed = seed
         self.backend_name = backend
         self.physics_dt = cfg.scene.timestep
@@ -221,10 +221,12 @@ class Env:
         try:
             judged = self if self.device.type == "meta" else Env(self.cfg, self.num_envs, "meta", self.backend_name)
         except BuildError as error:
-            return [_build_blocker(error)]
+            return [build_blocker(error)]
         found = judge_calls([call for manager in judged.managers for call in manager.calls()])
         if host_state_too and not found:
-            found += _host_state_blockers(self.cfg, self.backend_name)
+            env = Env(self.cfg, 4, "cpu", self.backend_name, "eager")
+            found += host_state_blockers(env)
+            env.close()
         return found
 
     def execution_report(self) -> dict[str, dict[str, Any]]:
@@ -421,65 +423,3 @@ class Env:
             "invalid": slot["invalid"],
         }
         return obs, slot["reward"], slot["terminated"], slot["truncated"], extras
-
-
-def _device(device: torch.device | str) -> torch.device:
-    """Return the device with its index, or say why it cannot be used."""
-    try:
-        device = torch.device(device)
-    except RuntimeError:
-        raise TickgraphError(f"device {device!r} is unknown; use cpu, cuda or cuda:N") from None
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            built = torch.version.cuda is not None
-            why = "no CUDA device is present" if built else f"torch {torch.__version__} is built without CUDA"
-            raise TickgraphError(f"device {str(device)!r} cannot be used: {why}; use cpu")
-        if device.index is None:
-            return torch.device("cuda", torch.cuda.current_device())
-        if device.index >= torch.cuda.device_count():
-            last = torch.cuda.device_count() - 1
-            raise TickgraphError(f"device {str(device)!r} cannot be used: the last one is cuda:{last}")
-    return device
-
-
-def _build_blocker(error: BuildError) -> Blocker:
-    """Say which term cannot be built without values; the judge's environment has shapes alone."""
-    file, line = _place(error.cls)
-    step = error.__cause__.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code.co_filename == file:
-            line = step.tb_lineno
-        step = step.tb_next
-    reason = f"{error}; while building, read numbers from cfg or from an entity's index, not from tensors"
-    return Blocker(error.manager, error.term, file, line, reason, "error")
-
-
-def _host_state_blockers(cfg: EnvCfg, backend: str) -> list[Blocker]:
-    """Play three real ticks with four worlds; a Python attribute that changes after the first is host state."""
-    env = Env(cfg, 4, "cpu", backend, "eager")
-    owners: dict[int, tuple[Any, JudgedCall]] = {}
-    for call in (call for manager in env.managers for call in manager.calls()):
-        for owner in (*call.owners, call.func):
-            if owner is not env:
-                owners.setdefault(id(owner), (owner, call))
-    objects = [owner for owner, _ in owners.values()]
-    env.tick()
-    before = host_state(objects)
-    env.tick()
-    env.tick()
-    found = []
-    for owner, attribute in changed_host_state(before, objects):
-        call = owners[id(owner)][1]
-        reason = f"changes {attribute} between ticks; keep state in an arena tensor"
-        found.append(Blocker(call.manager, call.term, *_place(call.func), reason, "host state"))
-    env.close()
-    return found
-
-
-def _place(func: Any) -> tuple[str, int]:
-    """Return file and line of a function or class."""
-    func = inspect.unwrap(func.func if isinstance(func, functools.partial) else func)
-    try:
-        return inspect.getsourcefile(func) or "<unknown>", inspect.getsourcelines(func)[1]
-    except (TypeError, OSError):
-        return "<unknown>", 0

@@ -81,6 +81,29 @@ def resolve_platform(device: str = AUTO, backend: str = AUTO) -> Platform:
     return Platform("cpu" if device == AUTO else device, _require(kind, device))
 
 
+def torch_device(device: torch.device | str) -> torch.device:
+    """Return the device with its index.
+
+    Raises:
+        TickgraphError: it is unknown, or not on this machine.
+    """
+    try:
+        device = torch.device(device)
+    except RuntimeError:
+        raise TickgraphError(f"device {device!r} is unknown; use cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            built = torch.version.cuda is not None
+            why = "no CUDA device is present" if built else f"torch {torch.__version__} is built without CUDA"
+            raise TickgraphError(f"device {str(device)!r} cannot be used: {why}; use cpu")
+        if device.index is None:
+            return torch.device("cuda", torch.cuda.current_device())
+        if device.index >= torch.cuda.device_count():
+            last = torch.cuda.device_count() - 1
+            raise TickgraphError(f"device {str(device)!r} cannot be used: the last one is cuda:{last}")
+    return device
+
+
 def _checked_kind(device: str) -> str:
     """Return auto, cpu or cuda."""
     if device in (AUTO, "cpu"):
