@@ -178,9 +178,9 @@ class Task:
 
     env: EnvCfg
     train: TrainCfg = field(default_factory=TrainCfg)
-    presets: dict[str, TrainCfg] = field(default_factory=dict)
     evaluation: EvaluationCfg = field(default_factory=EvaluationCfg)
     video: VideoCfg = field(default_factory=VideoCfg)
+    presets: dict[str, TrainCfg] = field(default_factory=dict)
     name: str = ""
     reference: str = ""
 
