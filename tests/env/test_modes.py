@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from toys import Slider, X, joint_vel
+from toys import Slider, X, joint_vel, last_action
 
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.config import (
@@ -11,6 +11,7 @@ from tickgraph.env.config import (
     GaussianNoiseCfg,
     MetricTermCfg,
     ObservationTermCfg,
+    RecorderTermCfg,
     RewardTermCfg,
 )
 from tickgraph.env.env import Env
@@ -64,6 +65,8 @@ def cfg():
     task.commands = {"speed": CommandTermCfg(Speed, (0.06, 0.2))}
     task.events["push"] = EventTermCfg(push, "interval", interval_range_s=(0.06, 0.2))
     task.metrics = {"speed": MetricTermCfg(keeps_speed, {"std": 0.5})}
+    # A tensor of state itself, which a reset changes later in the same program: what is kept is from before.
+    task.recorders = {"action": RecorderTermCfg(last_action)}
     return task
 
 
