@@ -62,6 +62,13 @@ def test_sac_computes_what_the_reference_says_and_keeps_on_doing_so():
     assert not failed(rows), [row for row in rows if not row.ok]
 
 
+def test_the_projection_holds_with_as_many_atoms_as_tasks_have():
+    rows = checks.projection(subject(replace(FLASHSAC, atoms=101)), rows=16)
+    assert not failed(rows), [row for row in rows if not row.ok]
+    assert [row.case for row in rows] == ["as the device has it", "scattered", "gathered", "in the loss head, torch"]
+    assert len(checks.projection(subject(SAC), rows=4)) == 3, "SAC has no loss written out"
+
+
 def test_bfloat16_is_held_to_limits_of_its_own():
     rows = checks.parity(subject(precision="bf16"), References(), (1, 3))
     assert not failed(rows) and {row.check for row in rows} == {"state bf16", "moments bf16", "counters and rates"}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -21,16 +22,19 @@ from tickgraph.bench._verify_reference import (
     reference_of,
 )
 from tickgraph.learn import flashsac
+from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.path import Switches
 from tickgraph.run.precision import set_precision
 
 # Largest relative L2 error of one tensor, by the precision of the matrix products.
 STATE_LIMITS = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2}
-# Of Adam's moments, which are the gradients: one ReLU that rounds to the other side changes a gradient by 1e-4.
+# Of Adam's moments, which are the gradients: one ReLU that rounds to the other side changes a gradient by some 1e-4.
 MOMENT_LIMITS = {"fp32": 1e-3, "tf32": 3e-2, "bf16": 0.2}
 # A small network in low precision can be worse than that in any form: twice what the readable form deviates by itself.
 OWN_FACTOR = 2.0
 TEMPERATURE_LIMIT = 1e-6
 PROJECTION_LIMIT = 1e-5
+FILL = 16  # logits are filled up to a multiple of this
 FILLED = 40  # ticks in the ring before the first cycle
 
 
@@ -257,7 +261,7 @@ def ends_present(subject: Subject, cycles: int = 10) -> Row:
 
 
 def projection(subject: Subject, rows: int = 64) -> list[Row]:
-    """Hold the projection of the target distribution, in both its forms, against float64."""
+    """Hold the projection of the target distribution, in all its forms, against float64."""
     atoms = LearnerRig(subject.spec, subject.device).learner.atoms
     generator = torch.Generator().manual_seed(3)
     count = atoms.numel()
@@ -273,6 +277,9 @@ def projection(subject: Subject, rows: int = 64) -> list[Row]:
     forms = {"as the device has it": flashsac.project_distribution}
     for name, shares in (("scattered", flashsac.scatter_shares), ("gathered", flashsac.gather_shares)):
         forms[name] = _with_shares(shares)
+    if isinstance(subject.spec.algo, FlashSacCfg):  # whose losses are also written out, with their gradient
+        kinds = ("torch", "triton") if subject.device.type == "cuda" and find_spec("triton") else ("torch",)
+        forms |= {f"in the loss head, {kind}": _with_head(kind) for kind in kinds}
     for name, form in forms.items():
         mine = form(*given, atoms).double().cpu()
         error = float((mine - wanted).norm() / wanted.norm())
@@ -289,5 +296,23 @@ def _with_shares(shares: Any) -> Any:
         top = atoms.shape[0] - 1
         moved = reward[:, None] + discount[:, None] * (atoms - cost[:, None])
         return shares(probs, (moved.clamp(atoms[0], atoms[-1]) - atoms[0]) * (top / (atoms[-1] - atoms[0])))
+
+    return form
+
+
+def _with_head(kind: str) -> Any:
+    """Return the projection as the written out loss has it in it, read off the gradient of the logits."""
+    head = Switches(manual=True, loss_head=kind).head_form()
+
+    def form(probs: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor) -> Tensor:
+        rows, count = probs.shape
+        width = -(-count // FILL) * FILL
+        online = torch.zeros(2, rows, width, device=probs.device)
+        target = torch.zeros_like(online)
+        target[0, :, :count] = probs.log()
+        target[1, :, count - 1] = 30.0  # a member of the largest mean, which is not the one to take
+        grad, _ = head(online, target, reward, discount, cost, atoms, torch.float32)
+        # (p - label) / (members B), of an online distribution that is uniform.
+        return 1.0 / count - grad[0, :, :count] * (2 * rows)
 
     return form

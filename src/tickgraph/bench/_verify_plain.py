@@ -119,7 +119,8 @@ def project_distribution64(probs: Tensor, reward: Tensor, discount: Tensor, cost
         atoms: (K,), evenly spaced.
     """
     probs, reward, discount, cost, atoms = (value.double().cpu() for value in (probs, reward, discount, cost, atoms))
-    step, top = float(atoms[1] - atoms[0]), atoms.numel() - 1
+    top = atoms.numel() - 1
+    step = float(atoms[-1] - atoms[0]) / top
     found = torch.zeros_like(probs)
     for row in range(probs.shape[0]):
         for mass, atom in zip(probs[row].tolist(), atoms.tolist(), strict=True):
