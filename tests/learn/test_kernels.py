@@ -36,6 +36,18 @@ def test_interpreted(figures, name):
     assert figures[name] <= CASES[name][1]
 
 
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_every_kernel_builds_for_a_gpu():
+    """Down to machine code, which takes no GPU."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    ran = subprocess.run(
+        [sys.executable, HERE / "kernel_builds.py"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    sizes = json.loads(ran.stdout)
+    assert len(sizes) > 20 and all(size > 0 for size in sizes.values())
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", CASES)

@@ -76,6 +76,7 @@ def categorical_head(
         *(online.shape[-1], target.shape[-1], width),
         K=atoms.shape[0],
         WIDTH=triton.next_power_of_2(max(atoms.shape[0], width)),
+        num_warps=8,
     )
     return grad, figures
 

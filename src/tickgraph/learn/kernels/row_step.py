@@ -27,12 +27,13 @@ def _square_sums(
             value = tl.load(grad + place, place < size, 0.0)
             total += value * value
     else:
-        for step in range(STATS_STEPS):
-            place = step * BLOCK + tl.arange(0, BLOCK)
-            value = tl.load(statistics + place, place < stats_size, 0.0)
-            total += value - value
-        value = tl.load(loss)
-        total += value - value
+        # Names of their own: Triton wants one type for a name that both branches set.
+        for stats_step in range(STATS_STEPS):
+            spot = stats_step * BLOCK + tl.arange(0, BLOCK)
+            figure = tl.load(statistics + spot, spot < stats_size, 0.0)
+            total += figure - figure
+        last = tl.load(loss)
+        total += last - last
     tl.store(partial + program, tl.sum(total, 0))
 
 
@@ -91,7 +92,8 @@ def _rows(
         tl.store(running + first + k, old + momentum * (new - old), inside)
     else:
         size, spread = tl.load(factors), tl.load(factors + 1)
-        keep, shorten = 1.0, 1.0
+        keep = 1.0
+        shorten = 1.0
         if DECAY:
             keep = tl.load(factors + 2)
         if CLIP:
