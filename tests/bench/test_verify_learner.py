@@ -313,6 +313,7 @@ def test_paths_are_those_that_a_device_has():
         *("eager", "eager-written", "compile-loss", "compile"),
     ]
     assert [path.name for path in available("cpu", "sac")] == ["eager", "compile-loss", "compile"]
+    assert chosen("all", "cpu", "sac") == available("cpu", "sac") == chosen(None, "cpu", "sac")
     assert [path.name for path in chosen("compile,eager", "cpu", "sac")] == ["eager", "compile"]
 
 

@@ -76,11 +76,15 @@ def available(device: torch.device | str, algo: str) -> list[BenchPath]:
 def chosen(names: str | None, device: torch.device | str, algo: str) -> list[BenchPath]:
     """Return the paths named, separated by commas, or those of `available`, in the order of the table.
 
+    `all` names every one that can be had.
+
     Raises:
         TickgraphError: a name is unknown, or a path cannot be had.
     """
     if names is None:
         return available(device, algo)
+    if names == "all":
+        return [path for path in PATHS.values() if _refusal(path, torch.device(device), algo) is None]
     given = [name.strip() for name in names.split(",")]
     for name in given:
         if name not in PATHS:

@@ -124,6 +124,7 @@ class LearnerRig:
             )
             for phase in self.cycle.phases
         }
+        self.wait()  # what was made here is there for the rig's stream
 
     @torch.no_grad()
     def write(self, ticks: Iterator[MadeUpTick]) -> None:
@@ -185,10 +186,16 @@ class LearnerRig:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Put every value back as it was when the block ends."""
-        self.wait()
-        before = self.arena.snapshot()
+        before = self.snapshot()
         yield
         self.restore(before)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Return copies of all state in the arena; what is enqueued before and after leaves them alone."""
+        self.wait()
+        found = self.arena.snapshot()
+        self.wait()
+        return found
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Write a snapshot of the arena back in place."""
@@ -222,5 +229,4 @@ class LearnerRig:
 
     def numbers(self) -> dict[str, Tensor]:
         """Return copies of every tensor that a cycle may write, by its name in the arena; not the ring's."""
-        self.wait()
-        return {name: value for name, value in self.arena.snapshot().items() if not name.startswith("ring/")}
+        return {name: value for name, value in self.snapshot().items() if not name.startswith("ring/")}

@@ -214,6 +214,7 @@ def temperature(subject: Subject, cycles: int = 10) -> Row:
         reference.alpha_adam.steps, reference.betas,
     )  # fmt: skip
     worst, note = 0.0, ""
+    rig.wait()
     with subject.products():
         for cycle in range(cycles):
             rig.run()

@@ -238,7 +238,9 @@ def learner_tensors(rig: LearnerRig) -> dict[str, Tensor]:
     take("target", learner.target_storage, "learner/target/parameters")
     take("pending", learner.actor_storage, "learner/pending/parameters")
     found["log_alpha"] = arena["learner/log_alpha"]
-    return {name: value.detach().clone() for name, value in found.items()}
+    copies = {name: value.detach().clone() for name, value in found.items()}
+    rig.wait()
+    return copies
 
 
 def learner_counts(rig: LearnerRig) -> dict[str, float]:

@@ -74,11 +74,12 @@ def draws_differ(subject: Subject, rig: LearnerRig) -> Row:
             batch = rig.ring.sample(rig.learner.replay_draw)
             noise = rig.learner.noise_draw.normal("policy", rig.learner.action_dim)
             draws.append((batch.actor_obs.clone(), noise.clone()))
+            rig.wait()
             rig.run()
             rig.wait()
         for what, first, second in zip(("rows", "noise"), *draws, strict=True):
             faults += [f"the same {what}"] if torch.equal(first, second) else []
-        start = rig.arena.snapshot()
+        start = rig.snapshot()
         results = []
         for other in (False, False, True):  # from one state, with the next draws twice and then with others
             rig.restore(start)
@@ -264,8 +265,7 @@ def checkpoint_restores(subject: Subject, rig: LearnerRig, other: LearnerRig) ->
     with subject.products(), rig.held(), other.held(), tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
             rig.run()
-        rig.wait()
-        path = checkpoint.save(RunFolder(Path(folder)), "verify", 2, {"learn": rig.arena.snapshot()}, {}, keep=1)
+        path = checkpoint.save(RunFolder(Path(folder)), "verify", 2, {"learn": rig.snapshot()}, {}, keep=1)
         rig.run()
         wanted = rig.numbers()
         rig.run()

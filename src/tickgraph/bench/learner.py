@@ -243,7 +243,7 @@ def _parser() -> Parser:
         ("updates", "2,8", "critic updates in a cycle, separated by commas (default: 2,8)"),
         ("batch-size", None, "transitions in an update, separated by commas (default: 256,2048,8192; on a CPU 256)"),
         ("policy-period", "2", "critic updates to one of the actor (default: 2)"),
-        ("paths", None, f"of {','.join(PATHS)} (default: those that can be had, without graph's parts)"),
+        ("paths", None, f"of {','.join(PATHS)} or all (default: those that can be had, without graph's parts)"),
         ("blocks", None, "alternating blocks (default: 30 on a GPU, 6 on a CPU)"),
         ("cycles", None, "timed cycles of each path in a block (default: what takes 150 ms)"),
         ("precision", None, f"of the products, of {', '.join(PRECISIONS)} (default: the task's)"),

@@ -168,7 +168,7 @@ def _parser() -> Parser:
     for name, default, text in (
         ("algo", None, "flashsac or sac, with the task's settings for it (default: the task's)"),
         ("device", "auto", "cpu, cuda or auto (a GPU where one can be used)"),
-        ("paths", None, f"of {known} (default: those that can be had, without graph's parts)"),
+        ("paths", None, f"of {known} or all (default: those that can be had, without graph's parts)"),
         ("precision", None, f"of {','.join(PRECISIONS)} (default: all on a GPU, fp32 on a CPU)"),
         ("batch-size", None, "transitions in an update (default: the task's)"),
         ("replays", None, "cycles over which memory must not grow (default: 1000 on a GPU, 200 on a CPU)"),
