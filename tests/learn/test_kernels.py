@@ -106,6 +106,9 @@ def test_the_copies_hold_the_network_first_and_its_target_behind():
     assert stacked.weights
     for name, span in storage.linear.items():
         assert torch.equal(stacked.weights[name], torch.cat((span.of(storage.parameters), span.of(target))))
-    for path, both in storage.pairs(storage.parameters).items():
-        named = storage.named(storage.parameters)
-        assert torch.equal(both, torch.stack((named[f"{path}.gain"], named[f"{path}.offset"])))
+    named, other = storage.named(storage.parameters), storage.named(target)
+    pairs = storage.pairs([storage.parameters, target])
+    assert len(pairs) == 5
+    for path, found in pairs.items():
+        for name, value in zip(("gain", "offset"), found, strict=True):
+            assert torch.equal(value, torch.cat((named[f"{path}.{name}"], other[f"{path}.{name}"])))

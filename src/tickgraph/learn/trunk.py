@@ -83,7 +83,7 @@ class Weights:
         stacked: Stacked | None = None,
     ) -> None:
         named = [storage.named(flat) for flat in parameters]
-        pairs = [storage.pairs(flat) for flat in parameters]
+        pairs = storage.pairs(parameters)
         self.dtype = dtype
 
         def every(name: str, dims: int) -> Tensor:
@@ -91,23 +91,18 @@ class Weights:
             found = [value if value.dim() > dims else value.unsqueeze(0) for value in (of[name] for of in named)]
             return found[0] if len(found) == 1 else torch.cat(found)
 
-        def norm(path: str) -> tuple[Tensor, Tensor]:
-            both = [of[path] for of in pairs]
-            gain, offset = (both[0] if len(both) == 1 else torch.cat(both, dim=1)).unbind()
-            return gain, offset
-
         def weight(name: str) -> Tensor:
             if stacked is None:
                 return every(name, 2).to(dtype)
             return stacked.weights[name][: self.embed.shape[0]]
 
         self.embed = every("trunk.embed.weight", 2)
-        self.input_gain, self.input_offset = norm("trunk.input_norm")
+        self.input_gain, self.input_offset = pairs["trunk.input_norm"]
         self.gain = every("trunk.norm.gain", 1)
         self.blocks = [(f"trunk.blocks.{i}.up", f"trunk.blocks.{i}.down") for i in range(blocks)]
         layers = [path for block in self.blocks for path in block]
         self.weights = {path: weight(f"{path}.weight") for path in layers}
-        self.norms = {path: norm(f"{path}_norm") for path in layers}
+        self.norms = {path: pairs[f"{path}_norm"] for path in layers}
         bias = torch.bmm(self.embed, self.input_offset.unsqueeze(-1))
         self.folded = fill(torch.cat((self.embed * self.input_gain.unsqueeze(1), bias), dim=-1)).to(dtype)
         self.every = every
