@@ -37,8 +37,7 @@ TINY_COLLECTOR = (
     "--num-envs 8 --blocks 2 --ticks-per-block 2 --memory-ticks 101 --backend mujoco --execution eager".split()
 )
 TINY_BENCH = (
-    "--num-envs 8 --blocks 1 --iterations 4 --batch-size 16 --arms eager --learning-starts 3 --replay-n 32 "
-    "--no-proofs"
+    "--num-envs 8 --blocks 1 --iterations 4 --batch-size 16 --arms eager --learning-starts 3 --replay-n 32 --no-proofs"
 ).split()
 # Of a run's command line, what the optimisation report of a public FlashSAC used.
 REPORT = (
