@@ -1,5 +1,6 @@
 """The learner's benchmark: its floor against figures counted by hand, and cycles that really run."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -96,6 +97,16 @@ def test_the_command_writes_a_result_that_the_report_reads_and_draws(tmp_path, c
     shown = capsys.readouterr().out
     assert "2 updates of batch 16" in shown and "times the floor" in shown and image.read_bytes().startswith(b"\x89PNG")
     assert report.main([str(file)]) == 0
+    del value["ratios"][0]["over_floor"]
+    file.write_text(json.dumps(value))
+    with pytest.raises(TickgraphError, match=r"ratios\[0\] lacks over_floor"):
+        report.main([str(file)])
+
+
+def test_results_of_different_benchmarks_are_not_drawn_together(tmp_path):
+    results = [{"benchmark": kind, "results": [], "ratios": []} for kind in ("learner", "train")]
+    with pytest.raises(TickgraphError, match="`bench learner` and of `bench train` are different"):
+        report.plot(results, tmp_path / "both.png")
 
 
 def test_ratios_are_of_times_block_by_block_and_bars_are_met_by_the_fastest():

@@ -252,6 +252,20 @@ def test_a_broken_learner_is_found_in_a_row_that_names_it(monkeypatch, broken, c
     assert all(row.note for row in rows), "a failure says where"
 
 
+def test_a_tensor_that_is_not_finite_fails_and_fits_into_json(monkeypatch):
+    draw = UpdateCycle._apply_critic
+
+    def changed(self, *given):
+        draw(self, *given)
+        self.learner.target_storage.parameters[3] = torch.nan
+
+    monkeypatch.setattr(UpdateCycle, "_apply_critic", changed)
+    rows = [row for row in parity() if row.check == "state fp32"]
+    assert not any(row.ok for row in rows) and rows[0].note.startswith("target/")
+    value = verify_learner.result(case(FLASHSAC), rows, "toy", "flashsac", 1.0)
+    assert json.loads(json.dumps(value, allow_nan=False))["checks"][0]["figure"] == "nan"
+
+
 def test_the_worst_tensor_is_named(monkeypatch):
     target_stands_still(monkeypatch)
     (row, *_) = [row for row in parity() if not row.ok]

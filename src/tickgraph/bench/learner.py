@@ -27,6 +27,7 @@ from tickgraph.tasks.registry import load
 BLOCK_MS = 150.0
 BLOCKS = {"cpu": "6", "cuda": "30"}
 BATCHES = {"cpu": "256", "cuda": "256,2048,8192"}
+SLOTS = 256  # of the replay, at most: it is filled tick by tick
 OVER = "_time_over_eager"
 
 Say = Callable[[str], None]
@@ -194,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     precision = check_precision(options.precision or own, device)
     spec = spec_of(task)
     slot = 4 * spec.num_envs * (sum(spec.dims.values()) + spec.actions)
-    spec = replace(spec, slots=max(spec.algo.n_step + 2, min(spec.slots, RING_BYTES // 4 // slot)))
+    spec = replace(spec, slots=max(spec.algo.n_step + 2, min(spec.slots, SLOTS, RING_BYTES // 4 // slot)))
     updates, batches = (
         counts("--updates", options.updates),
         counts("--batch-size", options.batch_size or BATCHES[device.type]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -132,7 +133,15 @@ def result(case: Case, rows: Sequence[Row], task: str, algorithm: str, seconds: 
         "algo": asdict(case.spec.algo),
         "tolerances": limits,
         "seconds": seconds,
-        "checks": [asdict(row) for row in rows],
+        "checks": [_plain(row) for row in rows],
+    }
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """Return a row as strict JSON can hold it: a figure that is not finite as a word."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in asdict(row).items()
     }
 
 
