@@ -1,6 +1,7 @@
 """SAC: against a float64 reference from its formulas, compiled and not, safe, resumable, and learning."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.program import Program, resolve_execution
 from tickgraph.learn.build import algo_name, make_learner, make_ring
 from tickgraph.learn.explore import Explorer, GreedyPolicy
 from tickgraph.learn.learner import AlgoCfg
@@ -220,6 +222,22 @@ def test_a_row_that_is_not_finite_leaves_the_statistics_alone():
     other.update(bad[2:])
     assert (norm.mean.tolist(), norm.var.tolist(), norm.count.item()) == ([4.0, 6.0], [4.0, 4.0], 2.0)
     assert torch.equal(norm.mean, other.mean) and torch.equal(norm.var, other.var)
+
+
+def test_the_statistics_are_kept_in_compiled_code():
+    # torch.compile on a CPU loses writes to float64 tensors without dimensions.
+    found = []
+    for mode in ("eager", "compile"):
+        norm, obs, made_up = ObsNormalizer(Arena("cpu"), 5, "obs"), torch.zeros(16, 5), torch.Generator().manual_seed(3)
+        update = Program("observe", partial(norm.update, obs), resolve_execution(mode, "cpu"))
+        for tick in range(4):
+            obs.copy_(torch.randn(16, 5, generator=made_up) * 3 + 2)
+            obs[tick, 1] = math.nan
+            update()
+        assert update.report()["enabled"] == mode
+        assert norm.count.item() == 4 * 15
+        found.append(torch.cat((norm.mean, norm.var)))
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-12)
 
 
 def test_the_policy_acts_on_the_statistics_of_its_last_update():

@@ -111,6 +111,8 @@ def cartpole_swingup() -> Task:
             tau=0.02,
             v_max=5.0,
             policy_period=2,
+            lr_start=1e-3,
+            lr_end=5e-4,
         ),
     )
     return Task(env=env, train=train, presets={"sac": sac}, evaluation=evaluation)
