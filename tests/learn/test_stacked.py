@@ -20,6 +20,7 @@ PATHS = {
     "apart": Switches(manual=True),
     "stacked": Switches(manual=True, stacked=True),
     "copies": Switches(manual=True, stacked=True, copies=True),
+    "joined": Switches(manual=True, stacked=True, joined=True),
     "rows in parts": Switches(manual=True, stacked=True, row_chunks=4),
 }
 

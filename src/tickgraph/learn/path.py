@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, first_line
 from tickgraph.learn import batch_norm
+from tickgraph.learn.storage import flatten, join
 from tickgraph.learn.trunk import NormForm
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class Switches:
     update."""
     shared_actions: bool = False
     """The next actions of all critic updates between two of the actor come from one pass."""
+    joined: bool = False
+    """Gradients and statistics are laid out flat by one copy of all parts; else as a compiler sees fit."""
     row_chunks: int = 1
     """Parts in which gradients of weights are summed over the rows."""
     batch_norm: str = "torch"
@@ -54,6 +57,7 @@ class Switches:
         if self.row_chunks < 1:
             raise TickgraphError(f"Switches.row_chunks is {self.row_chunks}; it must be at least 1")
         needs = {"stacked": self.stacked, "copies": self.copies, "shared_actions": self.shared_actions}
+        needs["joined"] = self.joined
         needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head")}
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
@@ -62,6 +66,10 @@ class Switches:
     def report(self) -> dict[str, object]:
         """Return {switch: value}, for the run's manifest."""
         return dataclasses.asdict(self) | {"reasons": list(self.reasons)}
+
+    def flat_form(self) -> Callable[[Sequence[Tensor]], Tensor]:
+        """Return what lays tensors out flat."""
+        return join if self.joined else flatten
 
     def norm_form(self) -> NormForm:
         """Return what computes batch norm with ReLU."""
@@ -81,7 +89,7 @@ class Switches:
         return kernel.categorical_head
 
 
-ON_A_GPU = Switches(manual=True, stacked=True, copies=True, shared_actions=True)
+ON_A_GPU = Switches(manual=True, stacked=True, copies=True, shared_actions=True, joined=True)
 """What a GPU computes without kernels."""
 
 

@@ -19,7 +19,7 @@ from tickgraph.learn.networks import BatchStats, batch_statistics, log_std_of, s
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.row_step import RowStep
-from tickgraph.learn.storage import Stacked, Storage, flatten
+from tickgraph.learn.storage import Stacked, Storage
 from tickgraph.learn.trunk import EPS, Grads, Kept, Running, Weights, fill, fill_input, full_product
 
 
@@ -89,7 +89,7 @@ class CriticUpdate:
         self.cfg, self.storage, self.target, self.atoms, self.path = cfg, storage, target, atoms, path
         self.stacked = stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
-        self.norm, self.head = path.norm_form(), path.head_form()
+        self.norm, self.head, self.flat = path.norm_form(), path.head_form(), path.flat_form()
 
     def weights(self, *parameters: Tensor) -> Weights:
         """Return the weights of networks behind each other; where there are copies, the first is the trained one."""
@@ -130,8 +130,8 @@ class CriticUpdate:
         )
         loss, q, target_q = figures.mean(1).unbind()
         grads = self._backward(weights, x, kept, to_logits, (features, unit, scale, head), members)
-        grad = flatten([grads[span.name] for span in self.storage.spans])
-        return CriticGradient(loss, q, target_q, kept.statistics(first, members, x.shape[0]), grad)
+        grad = self.flat([grads[span.name] for span in self.storage.spans])
+        return CriticGradient(loss, q, target_q, kept.statistics(first, members, x.shape[0], self.flat), grad)
 
     def _backward(
         self, weights: Weights, x: Tensor, kept: Kept, to_logits: Tensor, ends: Sequence[Tensor], members: int
@@ -169,7 +169,7 @@ class ActorUpdate:
     ) -> None:
         self.cfg, self.storage, self.critics, self.path, self.stacked = cfg, storage, critics, path, stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
-        self.norm = path.norm_form()
+        self.norm, self.flat = path.norm_form(), path.flat_form()
 
     def weights(self) -> Weights:
         """Return the actor's weights."""
@@ -228,8 +228,8 @@ class ActorUpdate:
         to_head = full_product(to_out.transpose(1, 2), features)[0]
         grads["mean.weight"], grads["raw.weight"] = to_head[:actions], to_head[actions : 2 * actions]
         grads["mean_bias"], grads["raw_bias"] = to_mean.sum(0), to_raw.sum(0)
-        grad = flatten([grads[span.name] for span in self.storage.spans])
-        return ActorGradient(loss, -log_prob.mean(), kept.statistics(first, 1, x.shape[0]), grad)
+        grad = self.flat([grads[span.name] for span in self.storage.spans])
+        return ActorGradient(loss, -log_prob.mean(), kept.statistics(first, 1, x.shape[0], self.flat), grad)
 
     def lesser_value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return min_i Q_i(s, a), (B,), on running statistics, and its gradient for the action, (B, A)."""

@@ -168,6 +168,22 @@ def flatten(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
+def join(tensors: Sequence[Tensor]) -> Tensor:
+    """Compute `flatten` as one operation that a compiler leaves alone: on a GPU one kernel copies all parts, where a
+    compiler would write one for each."""
+    return _join([tensor.reshape(-1) for tensor in tensors])
+
+
+@torch.library.custom_op("tickgraph::join", mutates_args=())
+def _join(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts))
+
+
+@_join.register_fake
+def _(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0].new_empty(sum(part.numel() for part in parts))
+
+
 def pack_statistics(stats: Sequence[BatchStats]) -> Tensor:
     """Return the batch statistics of a forward pass as (2, S), laid out like `Storage.statistics`."""
     return torch.stack((flatten([mean for mean, _ in stats]), flatten([var for _, var in stats])))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tickgraph.learn.batch_norm import EPS, variance_to_commit, wide
 from tickgraph.learn.networks import BatchStats, UnitRMSNorm
-from tickgraph.learn.storage import Stacked, Storage, flatten
+from tickgraph.learn.storage import Stacked, Storage
 
 Normed = tuple[Tensor, Tensor, Tensor]
 Grads = dict[str, Tensor]
@@ -132,11 +132,20 @@ class Kept:
 
     layers: list[tuple[str, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
-    def statistics(self, first: BatchStats, members: int, rows: int) -> Tensor:
-        """Return (2, S) to commit of the first members, the input's statistics, (I,) each, being `first`."""
+    def statistics(self, first: BatchStats, members: int, rows: int, flat: Callable[..., Tensor]) -> Tensor:
+        """Return (2, S) to commit of the first members, the input's statistics, (I,) each, being `first`.
+
+        Args:
+            first: mean and variance to commit of the input.
+            members: how many.
+            rows: of the batch.
+            flat: what lays tensors out flat.
+        """
         means = [first[0].repeat(members), *(mean[:members] for *_, mean, _ in self.layers)]
-        spreads = flatten([scale[:members] for *_, scale in self.layers])
-        return torch.stack((flatten(means), torch.cat((first[1].repeat(members), variance_to_commit(spreads, rows)))))
+        scales = [torch.rsqrt(first[1] * ((rows - 1) / rows) + EPS).repeat(members)]
+        scales += [scale[:members] for *_, scale in self.layers]
+        both = flat([*means, *scales]).view(2, -1)
+        return torch.stack((both[0], variance_to_commit(both[1], rows)))
 
 
 def forward(weights: Weights, x: Tensor, norm: NormForm) -> tuple[Tensor, Kept]:
