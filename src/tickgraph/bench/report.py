@@ -24,7 +24,9 @@ _COLORS = {
     "graph": "#1f4e9c",
     "tick_aa": "#c3d4f5",
     "captured_eager": "#5b8def",
-    "captured-eager": "#5b8def",
+    "captured-eager": "#a9c0f2",
+    "graph-autograd": "#5b8def",
+    "eager-written": "#d99a86",
     "compile-loss": "#efc98f",
     "compile": "#e0a458",
     "eager": "#b5573f",
@@ -286,8 +288,8 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
             if arm in mine:
                 place = position + (number - (len(arms) - 1) / 2) * width
                 label = arm if position == 0 else None
-                axes.bar(place, mine[arm]["median_ms"], width * 0.92, color=_COLORS.get(arm, "#888888"), label=label)
-        top = max(row["p90_ms"] for row in mine.values())
+                axes.bar(place, mine[arm]["median_ms"], width * 0.92, color=_COLORS.get(arm, f"C{number}"), label=label)
+        top = max(row["median_ms"] for row in mine.values())
         if "floor_ms" in ratio:
             ends = (position - 0.42, position + 0.42)
             label = "floor" if position == 0 else None
@@ -299,6 +301,8 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
     axes.set_xticks(range(len(ratios)), labels, fontsize=9)
     axes.set_ylabel(f"median ms {unit}")
     axes.margins(y=0.18)
+    if key == "over_floor":
+        axes.set_yscale("log")  # the slowest path takes twenty times as long as the fastest
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
     try:
