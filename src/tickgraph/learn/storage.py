@@ -123,7 +123,7 @@ class Stacked:
     def refresh(self) -> None:
         """Copy the parameters anew."""
         sources = [self.storage.parameters] if self.target is None else [self.storage.parameters, self.target]
-        self.flat.copy_(flatten([span.of(flat) for span in self.storage.linear.values() for flat in sources]))
+        self.flat.copy_(join([span.of(flat) for span in self.storage.linear.values() for flat in sources]))
 
 
 def declare(
