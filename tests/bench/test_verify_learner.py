@@ -293,7 +293,8 @@ def test_the_command_says_by_its_exit_code_whether_all_passed(monkeypatch, tmp_p
     words = ["verify", "learner", "cartpole_swingup", "--device", "cpu", "--paths", "eager"]
     assert cli([*words, "--replays", "7", "--json", str(file)]) == 0
     rows.append(Row("a seed repeats", "eager", "5 cycles", None, None, False, "differ: learner/x"))
-    assert cli([*words, "--algo", "flashsac"]) == 1
+    assert cli(["verify", "learner", "cartpole_swingup", "--device", "cpu", "--algo", "flashsac"]) == 1
+    assert [path.name for path in seen[1].paths] == ["eager", "eager-written"]
     shown = capsys.readouterr().out
     assert "1 failed" in shown and "differ: learner/x" in shown
     value = json.loads(file.read_text())

@@ -123,8 +123,9 @@ def _train_arms(rows: Sequence[dict[str, Any]]) -> Any:
 def _learner_arms(rows: Sequence[dict[str, Any]]) -> Any:
     from rich.table import Table
 
-    table = Table("path", box=None)
-    for name in ("mean ms", "median", "p90", "p95", "cycles", "nodes", "over the floor"):
+    table = Table(box=None)
+    table.add_column("path", no_wrap=True)
+    for name in ("mean ms", "median", "p90", "p95", "cycles", "nodes", "/ floor"):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(

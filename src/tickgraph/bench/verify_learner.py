@@ -100,10 +100,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = small(spec)
     if not on_gpu:
         torch.set_num_threads(1)
+    paths = chosen(options.paths, device, task.algo)
+    if options.paths is None and not on_gpu:  # twenty learners are built, and a CPU compiles each for half a minute
+        paths = [path for path in paths if path.execution == "eager"]
     case = Case(
         spec=with_algo(spec, policy_period=2, bf16=False),
         device=device,
-        paths=chosen(options.paths, device, task.algo),
+        paths=paths,
         precisions=_precisions(options.precision, device),
         replays=REPLAYS[device.type] if options.replays is None else count("--replays", options.replays),
     )
@@ -177,7 +180,7 @@ def _parser() -> Parser:
     for name, default, text in (
         ("algo", None, "flashsac or sac, with the task's settings for it (default: the task's)"),
         ("device", "auto", "cpu, cuda or auto (a GPU where one can be used)"),
-        ("paths", None, f"of {known} or all (default: those that can be had, without graph's parts)"),
+        ("paths", None, f"of {known} or all (default: on a GPU those without graph's parts, on a CPU eager ones)"),
         ("precision", None, f"of {','.join(PRECISIONS)} (default: all on a GPU, fp32 on a CPU)"),
         ("batch-size", None, "transitions in an update (default: the task's)"),
         ("replays", None, "cycles over which memory must not grow (default: 1000 on a GPU, 200 on a CPU)"),
