@@ -22,6 +22,7 @@ class Rig:
         mode: execution.
         kernels: switches of the learner.
         maths: module to take objectives from, where autograd computes.
+        compile_scope: of the cycle.
         spoil: called with each tick's (obs, action, reward, final observations) before it is written.
         options: of the configuration.
     """
@@ -34,6 +35,7 @@ class Rig:
         maths: Any = None,
         spoil: Any = None,
         device: str = "cpu",
+        compile_scope: str = "objective",
         **options: Any,
     ) -> None:
         settings = dict(actor_width=8, actor_blocks=2, critic_width=12, critic_blocks=2, batch_size=16, atoms=21)
@@ -43,7 +45,7 @@ class Rig:
         normalizer = self.learner.normalizer
         steps = (self.cfg.n_step, self.cfg.gamma)
         self.ring = Ring(self.arena, 32, WORLDS, DIMS, ACTIONS, *steps, normalizer=normalizer)
-        self.cycle = UpdateCycle(self.learner, self.ring, updates, mode, kernels=kernels)
+        self.cycle = UpdateCycle(self.learner, self.ring, updates, mode, compile_scope, kernels)
         if maths is not None:
             self.learner.maths = maths
         self.arena.seal()

@@ -1,0 +1,77 @@
+"""The switches of the learner's computation: defaults of a device, kernels that cannot be had, and what is refused."""
+
+import importlib.util
+
+import pytest
+import torch
+from cycle_rig import Rig
+
+from tickgraph.core.errors import ExecutionError, TickgraphError
+from tickgraph.learn.path import ON_A_GPU, Switches, resolve_switches
+from tickgraph.run.config import TrainCfg
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+def fine() -> None:
+    pass
+
+
+def broken() -> None:
+    raise RuntimeError("out of registers\nand a page of machine code")
+
+
+@pytest.fixture
+def with_triton(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+
+
+def test_a_cpu_keeps_autograd():
+    assert resolve_switches("auto", CPU, {"row_step": broken}) == Switches() == resolve_switches("torch", CPU, {})
+    assert Rig().learner.switches == Switches()
+
+
+def test_a_gpu_takes_the_kernels_that_work(with_triton, caplog):
+    found = resolve_switches("auto", CUDA, {"row_step": fine, "batch_norm": broken, "loss_head": fine})
+    assert (found.row_step, found.batch_norm, found.loss_head) == ("triton", "torch", "triton")
+    assert found.manual and found.stacked and found.copies and found.shared_actions
+    assert found.reasons == ("capture failed: batch_norm: out of registers",)
+    assert "batch_norm: out of registers" in caplog.text
+    assert found.report()["reasons"] == list(found.reasons)
+
+
+def test_kernels_asked_for_by_name_are_had_or_refused(with_triton):
+    found = resolve_switches("triton", CUDA, {"row_step": fine, "batch_norm": fine, "loss_head": fine})
+    assert (found.row_step, found.batch_norm, found.loss_head, found.reasons) == ("triton",) * 3 + ((),)
+    with pytest.raises(ExecutionError, match="batch_norm: out of registers; use 'auto'"):
+        resolve_switches("triton", CUDA, {"row_step": fine, "batch_norm": broken})
+    with pytest.raises(ExecutionError, match="need a CUDA device, not cpu; use 'auto'"):
+        resolve_switches("triton", CPU, {})
+
+
+def test_without_triton_the_torch_forms_run_and_say_why(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    found = resolve_switches("auto", CUDA, {"row_step": fine})
+    assert found.reasons == ("backend cannot: Triton is not installed",)
+    assert found == Switches(**(ON_A_GPU.report() | {"reasons": found.reasons}))
+    assert resolve_switches("torch", CUDA, {"row_step": broken}) == ON_A_GPU
+    with pytest.raises(ExecutionError, match="Triton is not installed"):
+        resolve_switches("triton", CUDA, {"row_step": fine})
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(TickgraphError, match="Switches.row_step is 'tritn'; did you mean 'triton'"):
+        Switches(row_step="tritn")
+    with pytest.raises(TickgraphError, match="stacked without manual"):
+        Switches(stacked=True)
+    with pytest.raises(TickgraphError, match="row_chunks is 0"):
+        Switches(row_chunks=0)
+    with pytest.raises(TickgraphError, match="learner_kernels is 'tritn'; did you mean 'triton'"):
+        resolve_switches("tritn", CPU, {})
+    with pytest.raises(TickgraphError, match="train.learner_kernels is 'tritn'; did you mean 'triton'"):
+        TrainCfg(learner_kernels="tritn")
+
+
+def test_losses_compiled_alone_need_autograd():
+    with pytest.raises(TickgraphError, match="compile_scope 'loss' needs autograd"):
+        Rig(kernels=ON_A_GPU, compile_scope="loss")
