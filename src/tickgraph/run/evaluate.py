@@ -74,8 +74,8 @@ def evaluation_env_cfg(task: Task) -> EnvCfg:
 class Player:
     """An environment in which a policy plays deterministically, for evaluation and video.
 
-    It is played on the task's backend, where its worlds are. On a GPU it runs as training does; on the CPU eager: compiling takes
-    longer than these few steps, and every process gets the same bits.
+    It is played on the task's backend, where its worlds are. On a GPU it runs as training does; on the CPU eager:
+    compiling takes longer than these few steps, and every process gets the same bits.
 
     Args:
         task: what is played.
