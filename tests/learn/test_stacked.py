@@ -9,7 +9,7 @@ from cycle_rig import Rig
 from tickgraph.core.arena import Arena
 from tickgraph.learn import flashsac
 from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
-from tickgraph.learn.path import Switches
+from tickgraph.learn.path import ON_A_GPU, Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.stacked import ActorUpdate, CriticUpdate
 from tickgraph.learn.storage import Stacked, flatten
@@ -21,6 +21,7 @@ PATHS = {
     "stacked": Switches(manual=True, stacked=True),
     "copies": Switches(manual=True, stacked=True, copies=True),
     "joined": Switches(manual=True, stacked=True, joined=True),
+    "as on a GPU": ON_A_GPU,
     "rows in parts": Switches(manual=True, stacked=True, row_chunks=4),
 }
 
@@ -153,7 +154,7 @@ def test_bfloat16_is_as_near_as_under_autocast(batch):
         assert 0.0 < off[0] <= 2.0 * off[1] + 5e-4
 
 
-@pytest.mark.parametrize("name", ["stacked", "copies"])
+@pytest.mark.parametrize("name", ["stacked", "as on a GPU"])
 def test_ten_cycles_are_the_readable_form_s(name):
     """Every tensor that a cycle writes, after 1 and after 10 cycles of 2 critic updates and 1 of the actor."""
     rigs = [Rig(kernels=Switches(), maths=flashsac), Rig(kernels=PATHS[name])]

@@ -38,7 +38,8 @@ class Switches:
     shared_actions: bool = False
     """The next actions of all critic updates between two of the actor come from one pass."""
     joined: bool = False
-    """Gradients and statistics are laid out flat by one copy of all parts; else as a compiler sees fit."""
+    """Gradients, statistics and the stacked critics' small parameters are put together by one copy of all parts each;
+    else as a compiler sees fit."""
     row_chunks: int = 1
     """Parts in which gradients of weights are summed over the rows."""
     batch_norm: str = "torch"

@@ -93,7 +93,8 @@ class CriticUpdate:
 
     def weights(self, *parameters: Tensor) -> Weights:
         """Return the weights of networks behind each other; where there are copies, the first is the trained one."""
-        return Weights(self.storage, parameters, self.cfg.critic_blocks, self.dtype, self.stacked)
+        blocks, joined = self.cfg.critic_blocks, self.path.joined
+        return Weights(self.storage, parameters, blocks, self.dtype, self.stacked, joined)
 
     @torch.no_grad()
     def gradient(self, batch: Batch, successor: tuple[Tensor, Tensor], alpha: Tensor) -> CriticGradient:

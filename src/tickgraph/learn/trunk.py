@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tickgraph.learn.batch_norm import EPS, variance_to_commit, wide
 from tickgraph.learn.networks import BatchStats, UnitRMSNorm
-from tickgraph.learn.storage import Stacked, Storage
+from tickgraph.learn.storage import Stacked, Storage, join
 
 Normed = tuple[Tensor, Tensor, Tensor]
 Grads = dict[str, Tensor]
@@ -72,6 +72,7 @@ class Weights:
         blocks: residual blocks.
         dtype: of the products.
         stacked: copies of the weights to read instead of making them here; its first members are read.
+        joined: put whatever is small, so all but the blocks' weights, together by one copy.
     """
 
     def __init__(
@@ -81,13 +82,18 @@ class Weights:
         blocks: int,
         dtype: torch.dtype,
         stacked: Stacked | None = None,
+        joined: bool = False,
     ) -> None:
         named = [storage.named(flat) for flat in parameters]
-        pairs = storage.pairs(parameters)
+        small = small_parameters(storage, parameters) if joined and len(parameters) > 1 else {}
+        norms = {name.rpartition(".")[0] for name in small if name.endswith("offset")}
+        pairs = {path: (small[f"{path}.gain"], small[f"{path}.offset"]) for path in norms} or storage.pairs(parameters)
         self.dtype = dtype
 
         def every(name: str, dims: int) -> Tensor:
             """Return a parameter of all members, (M, ...)."""
+            if name in small:
+                return small[name]
             found = [value if value.dim() > dims else value.unsqueeze(0) for value in (of[name] for of in named)]
             return found[0] if len(found) == 1 else torch.cat(found)
 
@@ -113,6 +119,20 @@ class Weights:
         both.gain = torch.cat((self.gain, other.gain))
         both.every = lambda name, dims: torch.cat((self.every(name, dims), other.every(name, dims)))
         return both
+
+
+def small_parameters(storage: Storage, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return {name: parameter (M, ...)} of the members of all flat tensors, the blocks' weights left out.
+
+    One copy puts them together, where a parameter at a time would take one for each. For ensembles only.
+    """
+    spans = [span for span in storage.spans if not (".blocks." in span.name and span.name.endswith("weight"))]
+    flat, start, found = join([span.of(each) for span in spans for each in parameters]), 0, {}
+    for span in spans:
+        shape = (len(parameters) * span.shape[0], *span.shape[1:])
+        found[span.name] = flat[start : start + len(parameters) * span.size].view(shape)
+        start += len(parameters) * span.size
+    return found
 
 
 def fill(x: Tensor) -> Tensor:
