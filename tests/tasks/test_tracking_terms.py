@@ -302,6 +302,23 @@ def test_layout_and_numbers(env):
     }
 
 
+def test_training_settings_are_those_of_the_public_task():
+    task = g1_motion_tracking()
+    assert task.num_envs == 2048 and task.algos == ("flashsac", "sac")
+    flashsac, algo = task.train, task.train.algo
+    assert (algo.batch_size, algo.gamma, algo.tau, algo.atoms, algo.policy_period) == (2048, 0.99, 0.05, 101, 2)
+    assert (flashsac.updates_per_iteration, flashsac.iterations) == (4, 25_000)
+    assert (flashsac.learning_starts, flashsac.replay_slots) == (98, 512)
+    task.use("sac")
+    sac, algo = task.train, task.train.algo
+    assert (algo.batch_size, algo.gamma, algo.tau, algo.atoms, algo.policy_period) == (8192, 0.99, 0.05, 501, 2)
+    assert (algo.alpha_init, algo.target_entropy_ratio, algo.max_grad_norm) == (0.1, 0.5, 10.0)
+    assert (sac.updates_per_iteration, sac.iterations, sac.learning_starts, sac.replay_slots) == (4, 25_000, 4, 512)
+    # The reward's sum over 1 / (1 - gamma) steps is within the support of the returns.
+    most = sum(weight for weight in (1.0, 0.5, 2.0, 1.0, 1.0, 1.0)) * 0.02 / (1.0 - algo.gamma)
+    assert most < algo.v_max
+
+
 def test_the_blind_variant_does_not_see_what_the_robot_does_not_know():
     cfg = g1_motion_tracking_blind().env
     assert {"motion_anchor_pos_b", "base_lin_vel"}.isdisjoint(cfg.observations["actor"].terms)
