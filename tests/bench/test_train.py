@@ -5,7 +5,7 @@ import torch
 
 from tickgraph.bench import report, train
 from tickgraph.bench._result import read_result
-from tickgraph.bench._train_arm import TrainArm
+from tickgraph.bench._train_arm import MODES, TrainArm, set_mode
 from tickgraph.core.errors import TickgraphError
 from tickgraph.sim.platform import Platform
 from tickgraph.tasks.registry import load
@@ -45,6 +45,21 @@ def test_a_case_has_the_options_of_the_report():
     )
     made = train.configure(task, case).train
     assert (made.algo.policy_period, made.replay_slots, made.learning_starts) == (4, 32, 8)
+
+
+def test_every_arm_but_the_graph_runs_the_plain_learner():
+    found = {}
+    for mode in MODES:
+        made = load("cartpole_swingup").train
+        made.learner_kernels = "torch"
+        set_mode(made, mode)
+        found[mode] = (made.execution, made.compile_scope, made.learner_kernels)
+    assert found == {
+        "graph": ("graph", "objective", "torch"),
+        "compile": ("compile", "objective", "autograd"),
+        "compile-loss": ("compile", "loss", "autograd"),
+        "eager": ("eager", "objective", "autograd"),
+    }
 
 
 def part(mean, p95=None):
@@ -127,6 +142,7 @@ def test_compiled_training_stands_beside_eager_training(tmp_path):
     assert [row["arm"] for row in value["results"]] == ["compile", "compile-loss", "eager"]
     scopes = [row["training_config"]["compile_scope"] for row in value["results"]]
     assert scopes == ["objective", "loss", "objective"]
+    assert {row["training_config"]["learner_kernels"] for row in value["results"]} == {"autograd"}
     assert value["results"][0]["programs"] == ["compile"] and value["ratios"][0]["compile_over_eager"] > 0
     assert value["ratios"][0]["compile-loss_learner_over_eager"] > 0
 
@@ -134,6 +150,8 @@ def test_compiled_training_stands_beside_eager_training(tmp_path):
 def test_ticks_that_the_host_plays_are_timed_by_the_host_and_belong_to_their_iteration(monkeypatch):
     case = train.TrainCase("cartpole_swingup", 8, MUJOCO, ("eager",), updates=1, batch_size=32)
     arm = TrainArm(train.configure(load(case.task), case), "eager")
+    config = train.training_config(arm, case, {})
+    assert (config["execution"], config["learner_kernels"]) == ("eager", "autograd")
 
     class Bridge:
         waits = copies = 0

@@ -59,6 +59,15 @@ def test_without_triton_the_torch_forms_run_and_say_why(monkeypatch):
         resolve_switches("triton", CUDA, {"row_step": fine})
 
 
+@pytest.mark.parametrize("device", [CUDA, CPU], ids=str)
+def test_the_plain_learner_can_be_had_everywhere(with_triton, device):
+    def never() -> None:
+        raise AssertionError("a kernel was built")
+
+    assert resolve_switches("autograd", device, {"row_step": never}) == Switches()
+    assert TrainCfg(learner_kernels="autograd").learner_kernels == "autograd"
+
+
 def test_what_cannot_be_is_refused():
     with pytest.raises(TickgraphError, match="Switches.row_step is 'tritn'; did you mean 'triton'"):
         Switches(row_step="tritn")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.config import Task
+from tickgraph.run.config import Task, TrainCfg
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.signals import Interrupts
 from tickgraph.run.trainer import Ending, Trainer
@@ -29,12 +29,22 @@ COUNTERS = {
 }
 
 
+def set_mode(train: TrainCfg, mode: str) -> None:
+    """Write the settings of a mode: graph as the task has it, the others with the plain learner."""
+    train.execution = mode.removesuffix("-loss")
+    train.compile_scope = "loss" if mode == "compile-loss" else "objective"
+    if mode != "graph":
+        train.learner_kernels = "autograd"
+        train.overlap = None  # takes graphs of both sides; elsewhere the trainer decides
+
+
 class TrainArm:
     """A trainer in one mode, past its warm-up, with everything compiled and captured.
 
     Args:
         task: what is trained, changed in place.
-        mode: how: graph, compile, eager, or compile-loss, where of the objectives only the losses are compiled.
+        mode: how: graph, with the task's own `learner_kernels`; or with the gradients by autograd and no kernels:
+            compile, eager, or compile-loss, where of the objectives only the losses are compiled.
 
     Raises:
         TickgraphError: the mode cannot be had, or the settings do not fit.
@@ -42,10 +52,7 @@ class TrainArm:
 
     def __init__(self, task: Task, mode: str) -> None:
         self.mode = mode
-        task.train.execution = mode.removesuffix("-loss")
-        task.train.compile_scope = "loss" if mode == "compile-loss" else "objective"
-        if mode != "graph":
-            task.train.overlap = None  # takes graphs of both sides; elsewhere the trainer decides
+        set_mode(task.train, mode)
         self.trainer = Trainer(task, RunFolder(Path("not-written")), Interrupts(), Ending())
         self.iteration = self.trainer.iteration
         self.cuda = self.iteration.device.type == "cuda"

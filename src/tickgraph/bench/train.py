@@ -183,6 +183,7 @@ def training_config(arm: TrainArm, case: TrainCase, made: dict[str, int]) -> dic
         "algo": arm.trainer.task.algo,
         "execution": train.execution,
         "compile_scope": train.compile_scope,
+        "learner_kernels": train.learner_kernels,
     }
 
 
@@ -301,7 +302,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> Parser:
     parser = Parser(
         prog="tickgraph bench train",
-        description="Time whole training iterations, ticks and updates, in each mode; arms alternate in blocks.",
+        description="Time whole training iterations, ticks and updates, in each mode; arms alternate in blocks. "
+        "The arms eager, compile-loss and compile run the plain learner (train.learner_kernels autograd), graph the task's.",
     )
     parser.add_argument("task", metavar="TASK", help="a name of `tickgraph list`, or path/to/task.py:FUNCTION")
     for name, default, text in (

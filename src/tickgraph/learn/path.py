@@ -18,7 +18,7 @@ from tickgraph.learn.trunk import NormForm
 
 _log = logging.getLogger(__name__)
 
-KERNELS = ("auto", "triton", "torch")
+KERNELS = ("auto", "triton", "torch", "autograd")
 FORMS = ("torch", "triton")
 
 HeadForm = Callable[..., tuple[Tensor, Tensor]]
@@ -101,7 +101,8 @@ def resolve_switches(kernels: str, device: torch.device, checks: Mapping[str, Ca
     be built there and agree with their torch forms. A CPU keeps autograd and `fused.py`, which are faster there.
 
     Args:
-        kernels: auto: those that can be had; triton: all of them, or an error; torch: none.
+        kernels: auto: those that can be had; triton: all of them, or an error; torch: none; autograd: none, and
+            autograd computes the gradients, on every device.
         device: where it runs.
         checks: {switch: builds that kernel and compares it with its torch form, raising where it fails}.
 
@@ -112,6 +113,8 @@ def resolve_switches(kernels: str, device: torch.device, checks: Mapping[str, Ca
     if kernels not in KERNELS:
         hint = nearby(kernels, KERNELS) or f"use one of {', '.join(KERNELS)}"
         raise TickgraphError(f"learner_kernels is {kernels!r}; {hint}")
+    if kernels == "autograd":
+        return Switches()
     if device.type != "cuda":
         if kernels == "triton":
             text = f"the learner's kernels need a CUDA device, not {device.type}"

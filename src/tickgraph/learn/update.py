@@ -94,7 +94,7 @@ class UpdateCycle:
         execution: a resolution, or a mode to resolve: auto, eager, compile or graph.
         compile_scope: "objective": an objective, networks and loss, is one program; "loss": where programs are
             compiled, only the objectives' tails are, and the networks run eager.
-        kernels: how the learner computes: switches, or auto, triton or torch, see `resolve_switches`.
+        kernels: how the learner computes: switches, or auto, triton, torch or autograd, see `resolve_switches`.
 
     Raises:
         TickgraphError: `updates` does not fit, there is no such scope, or it does not go with the switches.

@@ -68,8 +68,8 @@ class TrainCfg:
     """What of an update's objectives is compiled, where programs are: objective (networks and loss as one program), or
     loss (what follows the networks alone, to measure what the wider scope buys)."""
     learner_kernels: str = "auto"
-    """Triton kernels of the learner: triton, torch (the same maths without them), or auto: those that can be had, on a
-    CPU none."""
+    """Triton kernels of the learner: triton, torch (the same maths without them), auto (those that can be had, on a CPU
+    none), or autograd (none, and gradients by autograd on every device: the plain learner, to compare with)."""
     overlap: bool | None = None
     """Update beside the ticks of the same iteration, from what was recorded before it (policy_lag 1); by default where
     both are CUDA graphs."""
