@@ -303,7 +303,8 @@ def _parser() -> Parser:
     parser = Parser(
         prog="tickgraph bench train",
         description="Time whole training iterations, ticks and updates, in each mode; arms alternate in blocks. "
-        "The arms eager, compile-loss and compile run the plain learner (train.learner_kernels autograd), graph the task's.",
+        "The arms eager, compile-loss and compile run the plain learner (train.learner_kernels autograd), graph the "
+        "task's.",
     )
     parser.add_argument("task", metavar="TASK", help="a name of `tickgraph list`, or path/to/task.py:FUNCTION")
     for name, default, text in (
