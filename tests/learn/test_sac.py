@@ -1,6 +1,7 @@
 """SAC: against a float64 reference from its formulas, compiled and not, safe, resumable, and learning."""
 
 import math
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -401,3 +402,10 @@ def test_a_point_learns_to_sit_at_the_origin():
     # Moving 0.3 a step towards 0 from the uniform start costs 0.31 a step on average; random motion about 1.8.
     assert random < -1.2
     assert trained > -0.45
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 1e39])
+@pytest.mark.parametrize("name", [field.name for field in fields(SacCfg) if field.type in (float, "float")])
+def test_numbers_that_float32_does_not_hold_are_refused(name, value):
+    with pytest.raises(TickgraphError, match=f"SacCfg.{name} is "):
+        SacCfg(**{name: value})

@@ -74,6 +74,8 @@ def test_each_kind_of_value_is_set_with_its_type(task: Task) -> None:
         ("--env.rewards.alive.weight abc", "weight is 'abc', expected a number"),
         ("--env.rewards.alive.weight", "weight is 'nothing', expected a number"),
         ("--env.rewards.alive.weight 1 2", "weight is '1 2', expected a number"),
+        ("--env.rewards.alive.weight nan", "weight is 'nan', expected a number; nan is none"),
+        ("--env.rewards.track-speed.params.ranges.speed 0 nan", "speed is '0 nan', expected 2 values"),
         ("--env.rewards.alive 5", r"names a group; give one of its values, such as --env\.rewards\.alive\.weight"),
         ("--env.rewards.alive.func x", "cannot be set on the command line"),
         ("--env.rewards.track-speed.params.ranges.speed 1", "expected 2 values, each a number"),

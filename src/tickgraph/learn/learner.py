@@ -23,6 +23,8 @@ from tickgraph.learn.storage import bind, declare
 STATE_FOLDERS = ("learner/", "policy/", "explorer/")
 CONSTANTS = ("learner/atoms", "/rng/row", "/rng/stream", "/rng/block", "explorer/repeat_weights")
 
+LARGEST = torch.finfo(torch.float32).max
+
 Figures = tuple[Sequence[Tensor], Sequence[Tensor], Tensor]
 """What a step hands to the metrics: figures whose mean is logged, those whose last value is, () bool: it was taken."""
 
@@ -58,6 +60,9 @@ class AlgoCfg:
     not_negative: ClassVar[tuple[str, ...]] = ("lr_warmup",)
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, float):
+                self._check(name, abs(value) <= LARGEST, "it must be a number that float32 holds")
         for name, options in self.choices.items():
             hint = nearby(getattr(self, name), options) or f"choose one of {', '.join(options)}"
             self._check(name, getattr(self, name) in options, hint)

@@ -16,11 +16,10 @@ from tickgraph.core.rotation import yaw_of
 from tickgraph.env.config import CommandTermCfg
 from tickgraph.env.managers import CommandTerm
 from tickgraph.mdp.gait import wrap_to_pi
+from tickgraph.mdp.ranges import Range, check_range
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
-
-Range = tuple[float, float]
 
 
 class UniformVelocityCommand(CommandTerm):
@@ -43,8 +42,8 @@ class UniformVelocityCommand(CommandTerm):
         n, arena = env.num_envs, env.arena
         heading = cfg.ranges.heading or (-math.pi, math.pi)
         rows = (cfg.ranges.lin_vel_x, cfg.ranges.lin_vel_y, cfg.ranges.ang_vel_z, heading)
-        if any(low > high for low, high in rows):
-            raise TickgraphError(f"{path}: a range of {cfg.ranges} has its low end above its high end")
+        for name, pair in zip(("lin_vel_x", "lin_vel_y", "ang_vel_z", "heading"), rows, strict=True):
+            check_range(pair, f"{path}: {name}")
         self.ranges = arena.new(f"{path}/ranges", (4, 2), why="low and high of each part of the command")
         self.ranges.copy_(torch.tensor(rows, dtype=torch.float32))
         self._value = arena.new(f"{path}/value", (n, 3), why="forward, lateral, yaw rate in the robot's frame")

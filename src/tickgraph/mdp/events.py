@@ -13,11 +13,11 @@ from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.rng import Stream
 from tickgraph.env.scene import Index, SceneEntity
 from tickgraph.mdp.observations import ROBOT
+from tickgraph.mdp.ranges import Range, check_range
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
 
-Range = tuple[float, float]
 AXES = ("x", "y", "z", "roll", "pitch", "yaw")
 
 
@@ -36,8 +36,7 @@ class SixRanges:
                 raise TickgraphError(
                     f"{path}: {what} has no axis {axis!r}; {nearby(axis, AXES) or 'it has ' + ', '.join(AXES)}"
                 )
-            if pair[0] > pair[1]:
-                raise TickgraphError(f"{path}: {what} of {axis} is {pair}, expected low <= high")
+            check_range(pair, f"{path}: {what} of {axis}")
         self.name = what
         self._rng = env.rng.stream(path)
         low, high = ([float(ranges.get(axis, (0.0, 0.0))[i]) for axis in AXES] for i in (0, 1))

@@ -16,6 +16,7 @@ from tickgraph.core.masked import assign_rows
 from tickgraph.env.config import CommandTermCfg
 from tickgraph.env.managers import CommandTerm
 from tickgraph.mdp.events import SixRanges
+from tickgraph.mdp.ranges import Range, check_range
 from tickgraph.motion.library import Frames, MotionLibrary
 from tickgraph.motion.load import find, load_clips, shipped
 from tickgraph.motion.sampler import SamplerCfg, StartSampler
@@ -23,7 +24,6 @@ from tickgraph.motion.sampler import SamplerCfg, StartSampler
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
 
-Range = tuple[float, float]
 # Columns of `MotionCommand.errors`, each a mean over bodies or joints where there are several.
 ERRORS = (
     "anchor_pos", "anchor_rot", "anchor_lin_vel", "anchor_ang_vel",
@@ -75,8 +75,7 @@ class MotionCommand(CommandTerm):
         self.sampler = StartSampler(self.library, cfg.sampler, arena, f"{path}/sampler")
         self._pose = SixRanges(env, path, "pose_range", cfg.pose_range)
         self._velocity = SixRanges(env, path, "velocity_range", cfg.velocity_range)
-        if cfg.joint_position_range[0] > cfg.joint_position_range[1]:
-            raise TickgraphError(f"{path}: joint_position_range is {cfg.joint_position_range}, expected low <= high")
+        check_range(cfg.joint_position_range, f"{path}: joint_position_range")
         self.clip = arena.new(f"{path}/clip", (n,), torch.int64, "clip of each world")
         self.frame = arena.new(f"{path}/frame", (n,), torch.int64, "frame that the next state is to match", fill=1)
         self.judged = arena.new(f"{path}/judged", (n,), torch.int64, "frame that the newest state was compared with")

@@ -12,11 +12,11 @@ from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.env.config import SceneEntityCfg
 from tickgraph.env.scene import SceneEntity
 from tickgraph.mdp.observations import ROBOT
+from tickgraph.mdp.ranges import Range, check_range
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
 
-Range = tuple[float, float]
 
 OPERATIONS = ("scale", "add", "abs")
 DISTRIBUTIONS = ("uniform", "log_uniform")
@@ -234,9 +234,9 @@ def _check(path: str, ranges: Range, operation: str, distribution: str) -> None:
     if distribution not in DISTRIBUTIONS:
         hint = nearby(distribution, DISTRIBUTIONS) or f"choose one of {', '.join(DISTRIBUTIONS)}"
         raise TickgraphError(f"{path}: distribution {distribution!r} is unknown; {hint}")
-    if len(ranges) != 2 or ranges[0] > ranges[1] or (distribution == "log_uniform" and ranges[0] <= 0.0):
-        need = "0 < low <= high" if distribution == "log_uniform" else "low <= high"
-        raise TickgraphError(f"{path}: ranges are {tuple(ranges)}, expected (low, high) with {need}")
+    check_range(ranges, f"{path}: ranges")
+    if distribution == "log_uniform" and ranges[0] <= 0.0:
+        raise TickgraphError(f"{path}: ranges are {tuple(ranges)}, expected (low, high) with 0 < low <= high")
 
 
 def _rows(env: Env, path: str, field: str, asset_cfg: SceneEntityCfg) -> list[int]:

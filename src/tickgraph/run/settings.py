@@ -77,7 +77,10 @@ def apply_overrides(task: Task, arguments: Sequence[str]) -> list[str]:
             raise TickgraphError(_unknown(option, path, known, task))
         if setting.type is bool and not values:
             values = ["True"]
-        setting.set(parse_value(setting.type, values, f"--{setting.path}"))
+        value = parse_value(setting.type, values, f"--{setting.path}")
+        if any(item != item for item in (value if isinstance(value, tuple | list) else [value])):
+            raise TickgraphError(f"--{setting.path} is {' '.join(values)!r}, expected {setting.type_name}; nan is none")
+        setting.set(value)
         changed.append(setting.path)
     recheck(task)
     return changed
