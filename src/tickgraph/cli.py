@@ -181,6 +181,10 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
+        if isinstance(error, MemoryError | RuntimeError):
+            from tickgraph.core.memory import out_of_memory
+
+            error = out_of_memory(error, f"`tickgraph {words[0]}`") or error
         expected = isinstance(error, TickgraphError)
         text = " ".join(str(error).split())
         hint = "" if expected else f"{type(error).__name__}: "

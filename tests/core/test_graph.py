@@ -107,6 +107,20 @@ def test_out_of_memory_says_for_what_and_what_to_do():
     assert "fewer worlds" in text and "smaller replay" in text and "\n" not in text
 
 
+@pytest.mark.parametrize("size", [1 << 46, 1 << 62])
+def test_out_of_main_memory_says_for_what(size):
+    with (
+        pytest.raises(TickgraphError, match="^out of memory for the batch: .*Use fewer worlds"),
+        memory_for("the batch"),
+    ):
+        torch.empty(size)
+
+
+def test_what_is_not_about_memory_passes_through():
+    with pytest.raises(RuntimeError, match="shape"), memory_for("the batch"):
+        raise RuntimeError("shape '[3]' is invalid")
+
+
 # The same work -----------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.memory import memory_for
 from tickgraph.run import checkpoint, folder, manifest
 from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, evaluate
@@ -97,7 +98,8 @@ def run_training(
         return 0
     lock = folder.lock(run)
     try:
-        return _train(task, run, interrupts, ending, resume, stop_after, say, startup)
+        with memory_for("this run"):
+            return _train(task, run, interrupts, ending, resume, stop_after, say, startup)
     except Exception as error:
         if not ending.begun:
             raise  # nothing has changed: an older summary stays true
