@@ -8,73 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.program import Program, Resolution, resolve_execution
 from tickgraph.learn.learner import Learner, Rates, Tails
+from tickgraph.learn.metrics import Metrics
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch, Ring
 from tickgraph.learn.storage import flatten
 
 COMPILE_SCOPES = ("objective", "loss")
-
-
-class Metrics:
-    """Figures of the learner, added up on the device and drained at log points.
-
-    Row 0 belongs to the critic, row 1 to the actor. `means` are figures whose mean is taken over the updates since the
-    last drain that were not skipped, `last` those whose newest value is kept, `SUMS` are totals since the last drain.
-
-    Args:
-        arena: owner of the accumulators.
-        means, last: names of the figures in each row, as the learner has them.
-    """
-
-    SUMS = ("skipped_updates", "replay_redraws")
-
-    def __init__(self, arena: Arena, means: tuple[tuple[str, ...], ...], last: tuple[tuple[str, ...], ...]) -> None:
-        self.names = means, last
-        wide, late = max(map(len, means)), max(map(len, last))
-        new = arena.new
-        self._means = new("learner/metrics/means", (2, wide), why="sums over updates, of critic and actor")
-        self._counts = new("learner/metrics/counts", (2, 1), why="updates in each sum")
-        self._last = new("learner/metrics/last", (2, late), why="newest figures, of critic and actor", fill=math.nan)
-        self._sums = new("learner/metrics/sums", (2,), why="updates skipped, rows drawn again")
-
-    def add(self, row: int, means: Sequence[Tensor], last: Sequence[Tensor], ok: Tensor) -> None:
-        """Add one update of the critic (row 0) or the actor (row 1); a skipped one counts as that only."""
-        self._means[row, : len(means)] += torch.where(ok, torch.stack([value.float() for value in means]), 0.0)
-        self._counts[row] += ok
-        self._last[row, : len(last)].copy_(torch.stack([value.float() for value in last]))
-        self._sums[0] += ~ok
-
-    def add_redraws(self, count: Tensor) -> None:
-        """Add the rows of one sample that were drawn again."""
-        self._sums[1] += count
-
-    def packed(self) -> Tensor:
-        """Return every accumulator as one vector float64, for `figures` to read; nothing is changed."""
-        parts = (self._means, self._counts, self._last, self._sums)
-        return torch.cat([part.reshape(-1).to(torch.float64) for part in parts])
-
-    def clear(self) -> None:
-        """Start anew; the newest values stay."""
-        for tensor in (self._means, self._counts, self._sums):
-            tensor.zero_()
-
-    def figures(self, values: Sequence[float]) -> dict[str, float | int | None]:
-        """Return {"loss/name": figure} of a packed vector; a mean over no update, a value before the first, is None."""
-        wide, late = self._means.shape[1], self._last.shape[1]
-        means, counts, rest = values[: 2 * wide], values[2 * wide : 2 * wide + 2], values[2 * wide + 2 :]
-        last, sums = rest[: 2 * late], rest[2 * late :]
-        figures: dict[str, float | int | None] = {}
-        for row, count in enumerate(counts):
-            for name, total in zip(self.names[0][row], means[wide * row :], strict=False):
-                figures[name] = total / count if count else None
-            for name, value in zip(self.names[1][row], last[late * row :], strict=False):
-                figures[name] = None if math.isnan(value) else value
-        figures |= zip(self.SUMS, map(int, sums), strict=True)
-        return {f"loss/{name}": value for name, value in figures.items()}
 
 
 class UpdateCycle:
@@ -117,7 +59,6 @@ class UpdateCycle:
             raise TickgraphError(f"compile_scope is {compile_scope!r}; {hint}")
         resolution = resolve_execution(execution, device) if isinstance(execution, str) else execution
         self.learner, self.ring, self.updates, self.compile_scope = learner, ring, updates, compile_scope
-        self.metrics = Metrics(learner.arena, learner.MEANS, learner.LAST)
         # All words of an update in one go: less code to compile, and fewer operations where nothing is compiled.
         actions = learner.action_dim + learner.action_dim % 2  # normals come in pairs
         lanes = {"replay/rows": ring.draw_lanes, "noise/policy": actions, "noise/successor": actions}
@@ -137,6 +78,7 @@ class UpdateCycle:
             )
             self._tails = Tails(*self._tail_programs)
         learner.choose_maths(networks, kernels)
+        self.metrics = Metrics(learner.arena, learner.MEANS, learner.LAST, learner.switches.flat_form())
         written = learner.switches.manual
         half = None if written else half  # what writes its gradients out casts by itself
         self._draw = Program("update/draw", self._draw_batch, resolution)
@@ -263,8 +205,7 @@ class UpdateCycle:
 
     def _apply_critic(self, out: Any, grad: Tensor, rates: Rates, redraws: Tensor) -> None:
         learner = self.learner
-        self.metrics.add(0, *learner.apply_critic(out, grad, rates))
-        self.metrics.add_redraws(redraws)
+        self.metrics.add(0, *learner.apply_critic(out, grad, rates), totals=(redraws,))
         learner.updates += 1
 
 
