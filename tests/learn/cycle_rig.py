@@ -1,4 +1,4 @@
-"""A small FlashSAC learner with a ring of made-up transitions, for tests of how an update cycle computes."""
+"""A small learner with a ring of made-up transitions, for tests of how an update cycle computes."""
 
 from typing import Any
 
@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
+from tickgraph.learn.build import make_learner, make_ring
+from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.learner import AlgoCfg
 from tickgraph.learn.path import Switches
-from tickgraph.learn.replay import Ring
 from tickgraph.learn.update import UpdateCycle
 
 WORLDS, DIMS, ACTIONS, TICKS = 4, {"actor": 5, "critic": 6}, 2, 20
@@ -23,6 +24,7 @@ class Rig:
         kernels: switches of the learner.
         maths: module to take objectives from, where autograd computes.
         compile_scope: of the cycle.
+        algo: configuration of the algorithm.
         spoil: called with each tick's (obs, action, reward, final observations) before it is written.
         options: of the configuration.
     """
@@ -36,15 +38,15 @@ class Rig:
         spoil: Any = None,
         device: str = "cpu",
         compile_scope: str = "objective",
+        algo: type[AlgoCfg] = FlashSacCfg,
         **options: Any,
     ) -> None:
-        settings = dict(actor_width=8, actor_blocks=2, critic_width=12, critic_blocks=2, batch_size=16, atoms=21)
-        self.cfg = FlashSacCfg(**(settings | options))
+        settings = dict(actor_width=8, critic_width=12, batch_size=16, atoms=21)
+        settings |= dict(actor_blocks=2, critic_blocks=2) if algo is FlashSacCfg else {}
+        self.cfg = algo(**(settings | options))
         self.arena = Arena(device)
-        self.learner = FlashSac(self.cfg, DIMS, ACTIONS, WORLDS, self.arena, 0, 100)
-        normalizer = self.learner.normalizer
-        steps = (self.cfg.n_step, self.cfg.gamma)
-        self.ring = Ring(self.arena, 32, WORLDS, DIMS, ACTIONS, *steps, normalizer=normalizer)
+        self.learner: Any = make_learner(self.cfg, DIMS, ACTIONS, WORLDS, self.arena, 0, 100)
+        self.ring = make_ring(self.learner, 32, WORLDS)
         self.cycle = UpdateCycle(self.learner, self.ring, updates, mode, compile_scope, kernels)
         if maths is not None:
             self.learner.maths = maths

@@ -48,6 +48,10 @@ def builds() -> dict[str, int]:
             flags = {"TARGET": True, "STACKED": True, "DECAY": extras, "CLIP": extras, "PARTS": 256, "WIDTH": 1024}
             found[f"rows {kind} {extras}"] = build(row_step._rows, STEP | flags, stacked=kind)
     found["square sums"] = build(row_step._square_sums, SUMS)
+    found["square sums, no statistics"] = build(row_step._square_sums, SUMS | {"STATS_STEPS": 0})
+    flags = {"STACKED": False, "DECAY": True, "CLIP": False, "PARTS": 256, "WIDTH": 1024}
+    for target in (False, True):  # SAC's actor and critics
+        found[f"rows, no copies {target}"] = build(row_step._rows, STEP | flags | {"TARGET": target})
     return found
 
 

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn import batch_norm, loss_head
+from tickgraph.learn.kernel_check import check_row_step
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.path import Switches
 from tickgraph.learn.row_step import RowStep
+from tickgraph.learn.sac import SacCfg
 from tickgraph.learn.stacked import kernel_checks
 from tickgraph.learn.storage import Stacked, declare
 
@@ -138,6 +140,23 @@ def cycle_case(device: str) -> float:
     return max(off(mine[name].nan_to_num(), value.nan_to_num()) for name, value in wanted.items())
 
 
+def sac_case(device: str) -> float:
+    """Five updates of SAC's critics and three of its actor, the steps by the kernel: whatever a cycle writes.
+
+    SAC has no statistics, decays its weights, and shortens these gradients.
+    """
+    forms = (Switches(joined=True, row_step="triton"), Switches())
+    rigs = [Rig(5, kernels=each, device=device, algo=SacCfg, max_grad_norm=0.05, policy_period=2) for each in forms]
+    for rig in rigs:
+        for check in (rig.learner.critic_step, rig.learner.actor_step):
+            check_row_step(check)
+        with torch.enable_grad():
+            rig.cycle()
+    mine, wanted = (rig.numbers() for rig in rigs)
+    assert rigs[0].learner.critic_step.adam.steps.item() == 5 and rigs[0].learner.actor_step.adam.steps.item() == 3
+    return max(off(mine[name].nan_to_num(), value.nan_to_num()) for name, value in wanted.items())
+
+
 def checks_case(device: str) -> float:
     """What decides on a GPU whether the kernels are used lets them pass, and stops one that is wrong."""
     from tickgraph.learn.kernels import loss_head as kernel
@@ -173,6 +192,7 @@ CASES = {
     ),
     "step, bfloat16 copies": (lambda device: step_case(device, "critic", BF16), 8e-3),
     "cycle": (cycle_case, 1e-4),
+    "cycle, SAC": (sac_case, 1e-4),
     "checks": (checks_case, 0.0),
 }
 """{name: (figure of a device, what it may be at most)}."""

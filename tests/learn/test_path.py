@@ -7,7 +7,9 @@ import torch
 from cycle_rig import Rig
 
 from tickgraph.core.errors import ExecutionError, TickgraphError
-from tickgraph.learn.path import ON_A_GPU, Switches, resolve_switches
+from tickgraph.learn import sac
+from tickgraph.learn.path import ON_A_GPU, PLAIN_ON_A_GPU, Switches, resolve_switches
+from tickgraph.learn.sac import SacCfg
 from tickgraph.run.config import TrainCfg
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
@@ -47,6 +49,24 @@ def test_kernels_asked_for_by_name_are_had_or_refused(with_triton):
         resolve_switches("triton", CUDA, {"row_step": fine, "batch_norm": broken})
     with pytest.raises(ExecutionError, match="need a CUDA device, not cpu; use 'auto'"):
         resolve_switches("triton", CPU, {})
+
+
+def test_sac_on_a_gpu_keeps_autograd_and_takes_the_step_by_kernel(with_triton, monkeypatch):
+    found = resolve_switches("auto", CUDA, {"row_step": fine}, PLAIN_ON_A_GPU)
+    assert found == Switches(joined=True, row_step="triton")
+    assert resolve_switches("torch", CUDA, {"row_step": broken}, PLAIN_ON_A_GPU) == Switches(joined=True)
+    asked = []
+
+    def resolve(kernels, device, checks, on_a_gpu):
+        asked.append((kernels, device, set(checks), on_a_gpu))
+        return PLAIN_ON_A_GPU
+
+    monkeypatch.setattr(sac, "resolve_switches", resolve)
+    rig = Rig(algo=SacCfg)
+    assert asked == [("auto", CPU, {"row_step"}, PLAIN_ON_A_GPU)] and rig.learner.switches == PLAIN_ON_A_GPU
+    assert rig.cycle.report()["update/critic_loss"]["switches"]["joined"]
+    with pytest.raises(TickgraphError, match="SAC's gradients are not written out"):
+        Rig(algo=SacCfg, kernels=ON_A_GPU)
 
 
 def test_without_triton_the_torch_forms_run_and_say_why(monkeypatch):

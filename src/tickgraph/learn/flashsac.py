@@ -297,7 +297,7 @@ class FlashSac(Learner):
         if kernels.manual:
             self.written = stacked.Written(self, kernels)
         if kernels.row_step == "triton":
-            stacked.take_row_steps(self)
+            self.take_row_steps()
 
     def begin_cycle(self) -> None:
         """Renew the copies of the weights."""

@@ -51,6 +51,12 @@ def check_loss_head(device: torch.device, rows: int, atoms: Tensor, dtype: torch
     hold(figures, wanted_figures, 1e-4)
 
 
+def check_row_steps(*steps: NetworkStep) -> None:
+    """Run `check_row_step` on the steps of several networks."""
+    for step in steps:
+        check_row_step(step)
+
+
 def check_row_step(step: NetworkStep) -> None:
     """Take two steps of a copy of a network: one that counts, one that must not."""
     from tickgraph.learn.row_step import RowStep

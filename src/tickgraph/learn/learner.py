@@ -233,6 +233,13 @@ class Learner(ABC):
         """
         del resolution, kernels  # by default there is one form
 
+    def take_row_steps(self) -> None:
+        """Let the kernel of `row_step.py` take the steps of both networks; the arena is not sealed yet."""
+        from tickgraph.learn.row_step import RowStep  # whose kernel is built where it is used
+
+        self.critic_step = RowStep(self.critic_step, self.arena, "kernels/critic")
+        self.actor_step = RowStep(self.actor_step, self.arena, "kernels/actor")
+
     def begin_cycle(self) -> None:
         """Renew what an update reads beside the state; runs at the start of every cycle, part of it."""
         return  # by default there is nothing

@@ -38,8 +38,8 @@ class Switches:
     shared_actions: bool = False
     """The next actions of all critic updates between two of the actor come from one pass."""
     joined: bool = False
-    """Gradients, statistics and the stacked critics' small parameters are put together by one copy of all parts each;
-    else as a compiler sees fit."""
+    """Gradients that are written out, statistics, the stacked critics' small parameters and the figures for the log are
+    put together by one copy of all parts each; else as a compiler sees fit."""
     row_chunks: int = 1
     """Parts in which gradients of weights are summed over the rows."""
     batch_norm: str = "torch"
@@ -58,7 +58,6 @@ class Switches:
         if self.row_chunks < 1:
             raise TickgraphError(f"Switches.row_chunks is {self.row_chunks}; it must be at least 1")
         needs = {"stacked": self.stacked, "copies": self.copies, "shared_actions": self.shared_actions}
-        needs["joined"] = self.joined
         needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head")}
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
@@ -91,20 +90,25 @@ class Switches:
 
 
 ON_A_GPU = Switches(manual=True, stacked=True, copies=True, shared_actions=True, joined=True)
-"""What a GPU computes without kernels."""
+"""What a GPU computes without kernels, where gradients can be written out."""
+PLAIN_ON_A_GPU = Switches(joined=True)
+"""The same where they cannot."""
 
 
-def resolve_switches(kernels: str, device: torch.device, checks: Mapping[str, Callable[[], None]]) -> Switches:
+def resolve_switches(
+    kernels: str, device: torch.device, checks: Mapping[str, Callable[[], None]], on_a_gpu: Switches = ON_A_GPU
+) -> Switches:
     """Return how a device computes by default.
 
-    A GPU gets gradients written out, in torch operations that the programs compile, and those of our kernels that can
-    be built there and agree with their torch forms. A CPU keeps autograd and `fused.py`, which are faster there.
+    A GPU gets `on_a_gpu`, in torch operations that the programs compile, and those of our kernels that can be built
+    there and agree with their torch forms. A CPU keeps autograd and `fused.py`, which are faster there.
 
     Args:
         kernels: auto: those that can be had; triton: all of them, or an error; torch: none; autograd: none, and
             autograd computes the gradients, on every device.
         device: where it runs.
         checks: {switch: builds that kernel and compares it with its torch form, raising where it fails}.
+        on_a_gpu: what a GPU computes without kernels.
 
     Raises:
         TickgraphError: `kernels` is unknown.
@@ -121,7 +125,7 @@ def resolve_switches(kernels: str, device: torch.device, checks: Mapping[str, Ca
             raise ExecutionError(f"learner_kernels 'triton' cannot be had: {BACKEND_CANNOT}: {text}; use 'auto'")
         return Switches()
     if kernels == "torch":
-        return ON_A_GPU
+        return on_a_gpu
     built, reasons = {}, []
     if importlib.util.find_spec("triton") is None:
         reasons.append(f"{BACKEND_CANNOT}: Triton is not installed")
@@ -140,7 +144,7 @@ def resolve_switches(kernels: str, device: torch.device, checks: Mapping[str, Ca
         )
     if reasons:
         _log.warning("the learner computes without some of its kernels: %s", "; ".join(reasons))
-    return dataclasses.replace(ON_A_GPU, **built, reasons=tuple(reasons))
+    return dataclasses.replace(on_a_gpu, **built, reasons=tuple(reasons))
 
 
 def _filled_head(

@@ -13,11 +13,15 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.program import Resolution
 from tickgraph.learn.flashsac import expectation, project_distribution
+from tickgraph.learn.kernel_check import check_row_steps
 from tickgraph.learn.learner import AlgoCfg, Figures, Learner, Rates, Tails, generator_of
 from tickgraph.learn.mlp import LAYERS, SacActor, SacCritic, sample_action
 from tickgraph.learn.normalizer import ObsNormalizer, normalize
 from tickgraph.learn.optimizer import Adam, NetworkStep
+from tickgraph.learn.path import PLAIN_ON_A_GPU, Switches, resolve_switches
 from tickgraph.learn.replay import Batch
 
 
@@ -221,6 +225,17 @@ class Sac(Learner):
             **options,
         )
         self.alpha_adam = Adam(self.log_alpha, arena, "learner/alpha_adam", betas)
+
+    def choose_maths(self, resolution: Resolution, kernels: str | Switches) -> None:
+        """Let a kernel take the steps where the switches say so; of the objectives there is one form."""
+        if isinstance(kernels, str):
+            checks = {"row_step": lambda: check_row_steps(self.critic_step, self.actor_step)}
+            kernels = resolve_switches(kernels, self.arena.device, checks, PLAIN_ON_A_GPU)
+        if kernels.manual:
+            raise TickgraphError("SAC's gradients are not written out; give it switches without manual")
+        self.switches = kernels
+        if kernels.row_step == "triton":
+            self.take_row_steps()
 
     def gaussian(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log deviation (N, A) of the policy that collects, for raw observations (N, Da)."""

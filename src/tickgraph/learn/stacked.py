@@ -14,11 +14,10 @@ from torch import Tensor
 
 from tickgraph.learn import trunk
 from tickgraph.learn.flashsac import ActorLoss, CriticLoss, FlashSac, FlashSacCfg
-from tickgraph.learn.kernel_check import check_batch_norm, check_loss_head, check_row_step
+from tickgraph.learn.kernel_check import check_batch_norm, check_loss_head, check_row_steps
 from tickgraph.learn.networks import BatchStats, batch_statistics, log_std_of, sample_action
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
-from tickgraph.learn.row_step import RowStep
 from tickgraph.learn.storage import Stacked, Storage
 from tickgraph.learn.trunk import EPS, Grads, Kept, Running, Weights, fill, fill_input, full_product
 
@@ -280,12 +279,6 @@ class Written:
             copy.refresh()
 
 
-def take_row_steps(learner: FlashSac) -> None:
-    """Let the kernel of `row_step.py` take the learner's steps; its arena is not sealed yet."""
-    learner.critic_step = RowStep(learner.critic_step, learner.arena, "kernels/critic")
-    learner.actor_step = RowStep(learner.actor_step, learner.arena, "kernels/actor")
-
-
 def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
     """Return {switch: a check that its kernel can be built and agrees}, in the sizes of a learner."""
     cfg, device, rows = learner.cfg, learner.arena.device, 2 * learner.cfg.batch_size
@@ -293,12 +286,8 @@ def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
     shapes = [(4, rows, width) for width in (cfg.critic_width, 4 * cfg.critic_width)]
     shapes += [(1, rows, width) for width in (cfg.actor_width, 4 * cfg.actor_width)]
 
-    def row_step() -> None:
-        check_row_step(learner.critic_step)
-        check_row_step(learner.actor_step)
-
     return {
         "batch_norm": lambda: check_batch_norm(device, shapes, dtype),
         "loss_head": lambda: check_loss_head(device, cfg.batch_size, learner.atoms, dtype),
-        "row_step": row_step,
+        "row_step": lambda: check_row_steps(learner.critic_step, learner.actor_step),
     }
