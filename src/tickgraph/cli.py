@@ -224,6 +224,7 @@ def _dispatch(words: list[str], interrupts: Interrupts | None, began: float) -> 
         if parsed.subject is not None and command.overrides:
             print("\n".join(_values(parsed)))
         return 0
+    _check_targets(parsed)
     if name == "train":
         assert interrupts is not None
         return _train(parsed, interrupts, began)
@@ -501,6 +502,15 @@ def _values(parsed: Parsed) -> list[str]:
     head = f"values of {task.name} with {task.algo} that can be changed (its own in brackets):"
     others = [f"(it also has settings for --algo {', '.join(task.presets)})"] if task.presets else []
     return ["", head, *others, *table(rows)]
+
+
+def _check_targets(parsed: Parsed) -> None:
+    """Refuse a result's file that cannot be written before the work, not behind it."""
+    from tickgraph.run.files import check_target
+
+    target = parsed.get("json")
+    if target is not None:
+        check_target(Path(target))
 
 
 def _write_result(parsed: Parsed, value: dict[str, Any]) -> None:

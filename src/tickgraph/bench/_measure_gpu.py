@@ -16,7 +16,7 @@ from tickgraph.bench._gpu import ARMS, DEFAULT_ARMS, TICK_ARMS, PhysicsArm, Tick
 from tickgraph.bench._proof import ITERATIONS, device_memory, growth, judge
 from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._trace import host_syncs, record
-from tickgraph.core.errors import TickgraphError
+from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.env.env import Env
 from tickgraph.run.config import Task
 
@@ -119,7 +119,8 @@ def check_arms(arms: tuple[str, ...]) -> tuple[str, ...]:
     """
     for name in arms:
         if name not in ARMS:
-            raise TickgraphError(f"there is no arm {name!r}; the arms on a GPU are {', '.join(ARMS)}")
+            hint = nearby(name, ARMS) or f"the arms on a GPU are {', '.join(ARMS)}"
+            raise TickgraphError(f"there is no arm {name!r}; {hint}")
     chosen = tuple(name for name in ARMS if name in (arms or DEFAULT_ARMS))
     if "physics" not in chosen or chosen[0] not in TICK_ARMS:
         raise TickgraphError(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.run.files import check_target
 from tickgraph.run.panel import tell
+
+PICTURES = (".png", ".svg", ".pdf")
 
 
 class Parser(argparse.ArgumentParser):
@@ -20,6 +24,23 @@ class Parser(argparse.ArgumentParser):
 def say(text: str) -> None:
     """Tell of progress, on stderr: what is printed on stdout is the result."""
     tell(text, sys.stderr)
+
+
+def target(text: str) -> Path:
+    """Return the file of --json; an argparse type, so that nothing is measured whose result cannot be kept."""
+    try:
+        return check_target(Path(text))
+    except TickgraphError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def picture(text: str) -> Path:
+    """Return the file of --plot, as `target` does."""
+    if Path(text).suffix.lower() not in PICTURES:
+        raise argparse.ArgumentTypeError(
+            f"the picture is to be {text!r}; give a name that ends in {', '.join(PICTURES)}"
+        )
+    return target(text)
 
 
 def count(option: str, text: str, least: int = 1) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +15,7 @@ from tickgraph.bench._bars import AA_LIMIT, ADVANCE_BAR, bars
 from tickgraph.bench._blocks import State, play_blocks
 from tickgraph.bench._case import SCENARIOS, Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, resident_bytes, times
-from tickgraph.bench._options import Parser, count, say
+from tickgraph.bench._options import Parser, count, picture, say, target
 from tickgraph.bench._parts import take_apart
 from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._result import new_result, write_result
@@ -254,8 +253,8 @@ def _parser() -> Parser:
     known, default = ", ".join(_measure_gpu.ARMS), ",".join(_measure_gpu.DEFAULT_ARMS)
     parser.add_argument("--arms", metavar="X", help=f"on a GPU, of {known} (default: {default})")
     parser.add_argument("--scenario", default="normal", choices=SCENARIOS, help="reset-heavy ends 5%% of worlds a tick")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (png, svg or pdf)")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser
 

@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from tickgraph.bench._case import RING_BYTES
 from tickgraph.bench._figures import median_with_interval, times
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen
 from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_of, with_algo
-from tickgraph.bench._options import Parser, count, counts, say
+from tickgraph.bench._options import Parser, count, counts, picture, say, target
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
 from tickgraph.run.precision import set_precision
@@ -251,7 +250,7 @@ def _parser() -> Parser:
         ("device", "auto", "cpu, cuda or auto (a GPU where one can be used)"),
     ):
         parser.add_argument(f"--{name}", default=default, metavar="X", help=text)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (png, svg or pdf)")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tickgraph.bench._options import Parser
+from tickgraph.bench._options import Parser, picture
 from tickgraph.bench._result import read_result
 from tickgraph.core.errors import TickgraphError
 
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = Parser(prog="tickgraph bench report", description="Show results that `tickgraph bench ... --json` wrote.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them (png, svg or pdf)")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw them (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     options = parser.parse_args(argv)
     results = [read_result(path) for path in options.files]

@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tickgraph.bench._bars import ENQUEUE_MS, GRAPH_OVER_EAGER, iteration_bars
 from tickgraph.bench._figures import median_with_interval, summary, times
-from tickgraph.bench._options import Parser, count, counts, say
+from tickgraph.bench._options import Parser, count, counts, picture, say, target
 from tickgraph.bench._proof import ITERATIONS, capture_proof, memory_proof
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench._train_arm import COUNTERS, MODES, TrainArm
 from tickgraph.bench.report import plot, show
-from tickgraph.core.errors import TickgraphError
+from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.run.config import Task
+from tickgraph.run.settings import recheck
 from tickgraph.sim.platform import Platform, resolve_platform
 from tickgraph.tasks.registry import load
 
@@ -76,6 +76,7 @@ def configure(task: Task, case: TrainCase) -> Task:
         train.updates_per_iteration = case.updates
     if case.batch_size is not None:
         train.algo.batch_size = case.batch_size
+    recheck(task)
     return task
 
 
@@ -250,8 +251,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(place.note)
     default = ARMS if place.device.startswith("cuda") else ARMS[1:]
     given = default if options.arms is None else tuple(name.strip() for name in options.arms.split(","))
-    if unknown := set(given) - set(MODES):
-        raise TickgraphError(f"--arms has {', '.join(sorted(unknown))}; the arms are {', '.join(MODES)}")
+    for name in given:
+        if name not in MODES:
+            raise TickgraphError(f"--arms has {name!r}; {nearby(name, MODES) or 'the arms are ' + ', '.join(MODES)}")
     arms = tuple(mode for mode in MODES if mode in given)
     task = load(options.task)
     if options.algo is not None:
@@ -326,7 +328,7 @@ def _parser() -> Parser:
     parser.add_argument("--overlap", dest="overlap", action="store_true", default=None, help="updates beside the ticks")
     parser.add_argument("--no-overlap", dest="overlap", action="store_false", help="updates after the ticks")
     parser.add_argument("--no-proofs", action="store_true", help="leave out the trace and the memory over iterations")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw it (png, svg or pdf)")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
+    parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from tickgraph.bench import _verify_checks as checks
 from tickgraph.bench import _verify_stability as stability
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen, fastest
 from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
-from tickgraph.bench._options import Parser, count, say
+from tickgraph.bench._options import Parser, count, say, target
 from tickgraph.bench._verify_checks import MOMENT_LIMITS, STATE_LIMITS, References, Row, Subject
 from tickgraph.run.arguments import table
 from tickgraph.run.files import write_json
@@ -93,11 +92,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.algo is not None:
         task.use(options.algo)
     spec = replace(spec_of(task), num_envs=WORLDS, slots=SLOTS, updates=2)
-    if options.batch_size is not None:
-        spec = with_algo(spec, batch_size=count("--batch-size", options.batch_size))
     size = ("task" if on_gpu else "small") if options.size == "auto" else options.size
     if size == "small":
         spec = small(spec)
+    if options.batch_size is not None:
+        spec = with_algo(spec, batch_size=count("--batch-size", options.batch_size))
     if not on_gpu:
         torch.set_num_threads(1)
     paths = chosen(options.paths, device, task.algo)
@@ -190,6 +189,6 @@ def _parser() -> Parser:
         "--size", choices=("auto", "task", "small"), default="auto",
         help="networks and batches of the task, or small ones (default: small on a CPU)",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser

@@ -52,6 +52,25 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         raise
 
 
+def check_target(path: Path) -> Path:
+    """Return `path` where it can be written; for results of long work, asked before it.
+
+    Raises:
+        TickgraphError: its folder does not exist or cannot be written, or `path` is no ordinary file.
+    """
+    if path.is_dir():
+        raise TickgraphError(f"could not write {path}: it is a folder; name a file")
+    if path.exists() and not path.is_file():
+        raise TickgraphError(f"could not write {path}: it is no ordinary file, which is what is replaced; name another")
+    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    try:
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise write_error(path, error) from error
+    return path
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as strict, indented JSON in UTF-8, atomically."""
     text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

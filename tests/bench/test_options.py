@@ -1,0 +1,57 @@
+"""Options that benchmarks share: a result that cannot be kept is refused before anything is measured."""
+
+import pytest
+
+from tickgraph.bench import collector, learner, train, verify_learner
+from tickgraph.bench._measure_gpu import check_arms
+from tickgraph.cli import main as cli
+from tickgraph.core.errors import TickgraphError
+
+
+@pytest.mark.parametrize("main", [collector.main, learner.main, train.main, verify_learner.main])
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("", "it is a folder"), ("/none/x.json", "No such file"), ("/dev/null", "no ordinary file")],
+)
+def test_a_result_that_cannot_be_written_is_refused_at_once(main, path, reason, tmp_path):
+    with pytest.raises(TickgraphError, match=reason) as error:
+        main(["cartpole_swingup", "--json", path if path == "/dev/null" else f"{tmp_path}{path}"])
+    assert "\n" not in str(error.value) and "argument --json: could not write" in str(error.value)
+
+
+@pytest.mark.parametrize("main", [collector.main, learner.main, train.main])
+@pytest.mark.parametrize(
+    ("path", "reason"), [("x.gif", r"ends in \.png, \.svg, \.pdf"), ("none/x.png", "No such file")]
+)
+def test_a_picture_that_cannot_be_drawn_is_refused_at_once(main, path, reason, tmp_path):
+    with pytest.raises(TickgraphError, match=reason):
+        main(["cartpole_swingup", "--plot", str(tmp_path / path)])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_command_asks_before_it_works(tmp_path, capsys):
+    runs = tmp_path / "runs"
+    words = ["train", "cartpole_swingup", "--runs", str(runs), "--json", str(tmp_path / "none" / "x.json")]
+    assert cli(words) == 2
+    assert "could not write" in capsys.readouterr().err and not runs.exists()
+
+
+def test_a_batch_size_is_kept_beside_small_networks(monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(verify_learner, "verify", lambda case, say: seen.append(case.spec.algo) or [])
+    assert cli(["verify", "learner", "cartpole_swingup", "--batch-size", "24"]) == 0
+    assert cli(["verify", "learner", "cartpole_swingup"]) == 0
+    assert [(cfg.batch_size, cfg.actor_width) for cfg in seen] == [(24, 8), (64, 8)]
+
+
+def test_an_arm_by_a_wrong_name_has_the_nearby_one():
+    with pytest.raises(TickgraphError, match="did you mean 'eager'"):
+        train.main(["cartpole_swingup", "--arms", "egaer"])
+    with pytest.raises(TickgraphError, match="did you mean 'physics'"):
+        check_arms(("graph", "physic"))
+
+
+def test_what_a_case_sets_is_judged_like_any_setting():
+    words = "cartpole_swingup --arms eager --num-envs 8 --batch-size 1".split()
+    with pytest.raises(TickgraphError, match="FlashSacCfg.batch_size is 1; it must be at least 2"):
+        train.main(words)
