@@ -84,6 +84,7 @@ def test_meta_device_has_shapes_only():
 
 def test_nearby():
     assert nearby("robt", ["robot", "terrain"]) == "did you mean 'robot'?"
+    assert nearby("SAC", ["flashsac", "sac"]) == "did you mean 'sac'?"
     assert nearby("zzz", ["robot"]) == ""
 
 

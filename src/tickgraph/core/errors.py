@@ -13,6 +13,8 @@ class ExecutionError(TickgraphError):
 
 
 def nearby(name: str, options: Iterable[str]) -> str:
-    """Return "did you mean 'x'?" for the options that look like `name`, or "" when none does."""
-    matches = difflib.get_close_matches(str(name), [str(option) for option in options], n=3, cutoff=0.6)
+    """Return "did you mean 'x'?" for the options that look like `name`, whatever its case, or "" when none does."""
+    by_lower = {str(option).lower(): str(option) for option in options}
+    found = difflib.get_close_matches(str(name).lower(), list(by_lower), n=3, cutoff=0.6)
+    matches = [by_lower[match] for match in found]
     return f"did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
