@@ -25,9 +25,6 @@ def fill_rows(dst: Tensor, mask: Tensor, value: float | int | bool | Tensor) -> 
 def assign_rows(dst: Tensor, mask: Tensor, src: Tensor) -> None:
     """Copy the selected rows of src: dst[mask] = src[mask], without an index list.
 
-    With a mask of all rows it is the safe form of ``dst.copy_(src)`` for a src that the same program writes later on:
-    of a plain copy torch.compile makes no operation, and dst may get what is written later (seen with torch 2.13).
-
     Args:
         dst: (N, ...) written in place.
         mask: (N,) bool.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tickgraph.core.copies import keep_plain_copies
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 
 _log = logging.getLogger(__name__)
@@ -344,6 +345,7 @@ def _inductor(
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
+    keep_plain_copies(graph)
     patches = {"deterministic": True} if repeatable and hasattr(config, "deterministic") else None
     return compile_fx(graph, inputs, config_patches=patches)
 

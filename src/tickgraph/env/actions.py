@@ -103,7 +103,7 @@ class ActionManager(Manager):
 
     def process(self, action: Tensor) -> None:
         """Store the raw action (N, A) and write every term's controls."""
-        assign_rows(self.prev_action, self._env.all_worlds, self.action)
+        self.prev_action.copy_(self.action)
         self.action.copy_(action)
         start = 0
         for name, term in self.terms.items():

@@ -222,7 +222,7 @@ class RecorderManager(Manager):
 
     def record(self) -> None:
         for name, term in self.terms.items():
-            assign_rows(self.buffers[name], self._env.all_worlds, term())
+            self.buffers[name].copy_(term())
 
     def __getitem__(self, name: str) -> Tensor:
         self.term(name)

@@ -190,12 +190,11 @@ class MotionCommand(CommandTerm):
     def step(self) -> None:
         """Behind the rewards: count failures, keep the errors, ask for wraps, go on to the next frame."""
         self.sampler.update(self.clip, self.frame, self._env.terminated)
-        last = self.library.length[self.clip] - 1
-        # Never above the last frame anyway; but see `masked.assign_rows` on plain copies in compiled programs.
-        self.judged.copy_(torch.minimum(self.frame, last))
+        self.judged.copy_(self.frame)
         self.errors.copy_(self._measure())
         if self.rewrite is not None:
             self.rewrite.copy_(self.clip_end)
+        last = self.library.length[self.clip] - 1
         self.frame.copy_(torch.minimum(self.frame + 1, last))
         self._rows.copy_(self.library.rows(self.clip, self.frame))
 
