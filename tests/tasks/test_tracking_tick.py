@@ -5,6 +5,7 @@ import torch
 from tracking_toys import HEIGHT, MARK, motion_of, quiet, split, tracking_env, write_clips
 
 from tickgraph.core.arena import Arena
+from tickgraph.core.program import Program, resolve_execution
 from tickgraph.core.rng import Rng
 from tickgraph.env.env import Env
 from tickgraph.learn.replay import Ring
@@ -275,7 +276,7 @@ def test_compiled_equals_eager(tmp_path):
         motion_of(env).write_state(env.rewrite)
         env.command_manager.reset(env.done)
 
-    compiled, seen = torch.compile(follow, dynamic=False, fullgraph=True), {"done": 0, "rewrite": 0}
+    compiled, seen = Program("follow", follow, resolve_execution("compile", "cpu")), {"done": 0, "rewrite": 0}
     for tick in range(10):
         env.step(torch.sin(torch.arange(4 * 29).reshape(4, 29) + tick) * 0.2)
         env.episode_length[tick % 4] = env.max_episode_length
