@@ -75,3 +75,9 @@ def test_figures():
     assert swingup_figures(trace) == pytest.approx(
         {"upright_at_end": 1 / 3, "upright_share": 249 / 300, "cart_offset_at_end": 0.25}
     )
+    # A diverged world is reset, upright or not: what it does then is no longer its episode.
+    counted[30:, 0] = False
+    signals["cart_pos"][30:, 0] = 0.0
+    assert swingup_figures(trace) == pytest.approx(
+        {"upright_at_end": 0.0, "upright_share": 179 / 230, "cart_offset_at_end": 0.25}
+    )

@@ -120,13 +120,14 @@ def cartpole_swingup() -> Task:
 
 def swingup_figures(trace: EvalTrace) -> dict[str, float]:
     """Return upright_at_end: share of episodes upright throughout the last second; upright_share: share of all time;
-    cart_offset_at_end: mean distance of the cart from the middle then, m."""
+    cart_offset_at_end: mean distance of the cart from the middle then, m, NaN where no episode lasted. A world whose
+    episode ended before is not upright at the end."""
     steps = round(FINAL_SECOND / trace.step_dt)
-    is_up = torch.cos(trace.signals["pole_angle"][..., 0]) > math.cos(UPRIGHT_ANGLE)
+    is_up = (torch.cos(trace.signals["pole_angle"][..., 0]) > math.cos(UPRIGHT_ANGLE)) & trace.counted
     return {
         "upright_at_end": is_up[-steps:].all(dim=0).to(torch.float64).mean().item(),
         "upright_share": is_up[trace.counted].to(torch.float64).mean().item(),
-        "cart_offset_at_end": trace.signals["cart_pos"][-steps:].abs().mean().item(),
+        "cart_offset_at_end": trace.signals["cart_pos"][-steps:, :, 0][trace.counted[-steps:]].abs().mean().item(),
     }
 
 
