@@ -14,10 +14,13 @@ import pytest
 import torch
 
 from tickgraph import cli
-from tickgraph.run import checkpoint, manifest
+from tickgraph.run import checkpoint, manifest, session
 from tickgraph.run.evaluate import evaluation_seed
 from tickgraph.run.folder import RunFolder
+from tickgraph.run.schedule import Ending
+from tickgraph.run.signals import Interrupts
 from tickgraph.sim.platform import Platform
+from tickgraph.tasks.registry import load
 
 TINY = (
     "--device cpu --num-envs 4 --execution eager --no-video --train.replay-slots 64 --train.learning-starts 5 "
@@ -332,6 +335,17 @@ def test_a_size_limit_is_one_line_and_leaves_the_older_checkpoint(tmp_path: Path
     assert manifest.read_summary(run)["status"] == "failed"
     resume(run)
     assert manifest.read_summary(run)["status"] == "completed"
+
+
+def test_an_interrupt_with_the_last_iteration_says_so_and_how_to_go_on(tmp_path: Path) -> None:
+    run, interrupts, said = RunFolder(tmp_path), Interrupts(), []
+    interrupts.requested = "SIGINT"
+    assert session._close(load(TASK), run, Ending(finished=True), interrupts, {}, said.append) == 130
+    summary = manifest.read_summary(run)
+    assert (summary["status"], summary["reason"]) == (
+        *("interrupted", "SIGINT after the last iteration, before the evaluation"),
+    )
+    assert said == [f"{summary['reason']}; go on with: tickgraph train --resume {tmp_path}"]
 
 
 def _start(name: str) -> "subprocess.Popen[str]":

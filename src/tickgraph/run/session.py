@@ -207,7 +207,9 @@ def _close(
     """Judge, plot and film the trained policy. Nothing here can lose the training, which is saved."""
     interrupts.defer(False)
     if interrupts.requested:  # it came with the last iteration; the closing can be had by resuming
+        ending.reason = f"{interrupts.requested} after the last iteration, before the evaluation"
         manifest.write_summary(run, **ending.facts())
+        say(f"{ending.reason}; go on with: tickgraph train --resume {_quoted(run.path)}")
         return EXIT_INTERRUPTED
     say(f"trained {ending.iteration} iterations; evaluating {task.evaluation.episodes} episodes")
     judged: dict[str, Any] = {"trained": evaluate(task, policy)}
