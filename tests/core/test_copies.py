@@ -37,6 +37,12 @@ def viewed(a, mask, b, c):
     a.copy_(torch.where(mask[:, None], 0.0, a))
 
 
+def scaled(a, mask, b, c):
+    c.copy_(torch.cat((a, 2.0 * a), dim=1))
+    b.copy_(0.0 + 1.0 * a)
+    a.copy_(torch.where(mask[:, None], 0.0, a))
+
+
 def swapped(a, mask, b, c):
     old = a.clone()
     c.copy_(torch.cat((a, b), dim=1))
@@ -45,7 +51,7 @@ def swapped(a, mask, b, c):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", [copied, assigned, cloned, viewed, swapped])
+@pytest.mark.parametrize("work", [copied, assigned, cloned, viewed, scaled, swapped])
 def test_a_copy_keeps_what_was_there(work):
     want, have = parts(), parts()
     work(*want)
