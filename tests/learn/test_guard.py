@@ -8,8 +8,10 @@ import torch
 from cycle_rig import TICKS, Rig
 
 from tickgraph.core.arena import Arena
+from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.normalizer import ObsNormalizer, RewardNormalizer
 from tickgraph.learn.path import Switches
+from tickgraph.learn.sac import SacCfg
 
 WRITTEN = Switches(manual=True, stacked=True, copies=True)
 FORMS = {"autograd": Switches(), "written": WRITTEN, "shared": replace(WRITTEN, shared_actions=True)}
@@ -38,10 +40,14 @@ def changed(before: dict[str, torch.Tensor], rig: Rig) -> list[str]:
     ]
 
 
+def figures(rig: Rig) -> dict[str, float | int | None]:
+    return rig.cycle.metrics.figures(rig.cycle.metrics.packed().tolist())
+
+
 def skipped(rig: Rig) -> int:
-    figures = rig.cycle.metrics.figures(rig.cycle.metrics.packed().tolist())
-    assert all(value is None or math.isfinite(value) for value in figures.values())
-    return figures["loss/skipped_updates"]
+    found = figures(rig)
+    assert all(value is None or math.isfinite(value) for value in found.values())
+    return found["loss/skipped_updates"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -96,10 +102,36 @@ def test_the_temperature_keeps_its_value_where_its_own_step_is_bad():
     learner, factors = rig.learner, rig.learner.alpha_adam.factors(torch.tensor(1e-3))
     before = [learner.log_alpha.clone(), learner.alpha_adam.moment1.clone(), learner.alpha_adam.moment2.clone()]
     for entropy in (math.inf, math.nan, 1e30):
-        learner.step_alpha(torch.tensor(entropy), factors, torch.tensor(True))
+        _, skipped_alone = learner.step_alpha(torch.tensor(entropy), factors, torch.tensor(True))
+        assert skipped_alone, "nothing else kept it from being taken"
+        assert not learner.step_alpha(torch.tensor(entropy), factors, torch.tensor(False))[1], "the update was skipped"
         after = [learner.log_alpha, learner.alpha_adam.moment1, learner.alpha_adam.moment2]
         assert all(torch.equal(old, new) for old, new in zip(before, after, strict=True)), entropy
         assert learner.alpha_adam.steps.item() == 0
+    assert not learner.step_alpha(torch.tensor(1.0), factors, torch.tensor(True))[1]
+
+
+@pytest.mark.parametrize("algo", [FlashSacCfg, SacCfg])
+def test_temperature_steps_that_are_skipped_alone_are_counted(algo):
+    rig = Rig(updates=4, algo=algo, policy_period=2)
+    rig.learner.target_entropy = math.inf  # so that its loss is not finite, and every other one is
+    rig.cycle()
+    found = figures(rig)
+    steps = rig.learner.actor_updates.item() if algo is FlashSacCfg else 4
+    assert (found["loss/skipped_temperature_steps"], found["loss/skipped_updates"]) == (steps, 0)
+    assert rig.learner.alpha_adam.steps.item() == 0 and rig.learner.critic_step.adam.steps.item() == 4
+    rig.cycle.metrics.clear()
+    assert figures(rig)["loss/skipped_temperature_steps"] == 0
+
+
+def test_rewards_that_the_normaliser_refuses_are_counted():
+    """One of four worlds from the third tick on; what is sampled is not what is counted."""
+    rig = Rig(spoil=spoiled("reward", 3e38, world=1))
+    assert figures(rig)["loss/skipped_rewards"] == TICKS - 2
+    with torch.no_grad():
+        rig.cycle.metrics.clear()
+    assert figures(rig)["loss/skipped_rewards"] == 0
+    assert "loss/skipped_rewards" not in figures(Rig(algo=SacCfg)), "SAC has no such normaliser"
 
 
 def test_the_reward_scale_survives_any_reward():

@@ -172,7 +172,8 @@ def test_four_updates_match_the_reference(options):
 def test_the_actor_moves_behind_the_critic():
     # With a period of 2 the first of two updates moves it, and it sees the critic that this update has made.
     rig, blind = Rig(policy_period=2), Rig(policy_period=2)
-    blind.learner.apply_critic = lambda out, grad, rates: ((out.loss,) * 4, (rates.critic,) * 2, torch.tensor(True))
+    yes, none = torch.tensor(True), torch.zeros(())
+    blind.learner.apply_critic = lambda out, grad, rates: ((out.loss,) * 4, (rates.critic,) * 2, yes, (none,))
     for each in (rig, blind):
         each.cycle()
         assert each.learner.actor_updates.item() == 1
@@ -311,7 +312,7 @@ def test_figures_by_name():
     rig = Rig(updates=2)
     figures = rig.cycle.metrics.figures(rig.cycle.metrics.packed().tolist())
     names = ("critic_loss", "q_mean", "target_q_mean", "alpha_loss", "critic_lr", "alpha", "actor_loss", "entropy")
-    more = ("actor_q", "action_std", "actor_lr", "skipped_updates", "replay_redraws")
+    more = ("actor_q", "action_std", "actor_lr", "skipped_updates", "skipped_temperature_steps", "replay_redraws")
     assert set(figures) == {f"loss/{name}" for name in (*names, *more)}
     assert figures["loss/actor_lr"] is None and figures["loss/alpha"] is None
     before = rig.learner.alpha().item()

@@ -203,7 +203,8 @@ def test_metrics_are_means_since_the_last_drain():
         f"loss/{name}"
         for name in (
             *("critic_loss", "actor_loss", "alpha", "alpha_loss", "entropy", "q_mean", "target_q_mean", "critic_lr"),
-            *("actor_lr", "reward_scale", "skipped_updates", "replay_redraws"),
+            *("actor_lr", "reward_scale", "skipped_updates", "skipped_temperature_steps", "skipped_rewards"),
+            "replay_redraws",
         )
     }
     assert before["loss/critic_loss"] is None and before["loss/alpha"] is None

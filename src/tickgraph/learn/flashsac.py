@@ -250,6 +250,7 @@ class FlashSac(Learner):
     actor_first = True
     MEANS = (("critic_loss", "q_mean", "target_q_mean"), ("actor_loss", "entropy", "alpha_loss"))
     LAST = (("critic_lr", "reward_scale"), ("actor_lr", "alpha"))
+    TOTALS = ((), ("skipped_temperature_steps",))
     TAILS = TAILS
 
     def __init__(
@@ -326,9 +327,9 @@ class FlashSac(Learner):
     def apply_actor(self, out: ActorLoss, grad: Tensor, rates: Rates) -> Figures:
         """Take the step of the actor, and of the temperature by the actor's entropy."""
         ok = self.actor_step.apply(out.loss, grad, out.statistics, rates.actor_factors)
-        alpha_loss = self.step_alpha(out.entropy, rates.alpha_factors, ok)
+        alpha_loss, skipped = self.step_alpha(out.entropy, rates.alpha_factors, ok)
         self.actor_updates += 1
-        return (out.loss, out.entropy, alpha_loss), (rates.actor, self.alpha()), ok
+        return (out.loss, out.entropy, alpha_loss), (rates.actor, self.alpha()), ok, (skipped,)
 
     def critic_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> Any:
         """Compute `critic_objective`, with a' of the actor as it has just become."""
@@ -348,4 +349,4 @@ class FlashSac(Learner):
     def apply_critic(self, out: CriticLoss, grad: Tensor, rates: Rates) -> Figures:
         """Take the critic's step, and let the target follow."""
         ok = self.critic_step.apply(out.loss, grad, out.statistics, rates.critic_factors)
-        return (out.loss, out.q, out.target_q), (rates.critic, self.normalizer.scale), ok
+        return (out.loss, out.q, out.target_q), (rates.critic, self.normalizer.scale), ok, ()

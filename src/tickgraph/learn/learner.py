@@ -25,8 +25,9 @@ CONSTANTS = ("learner/atoms", "/rng/row", "/rng/stream", "/rng/block", "explorer
 
 LARGEST = torch.finfo(torch.float32).max
 
-Figures = tuple[Sequence[Tensor], Sequence[Tensor], Tensor]
-"""What a step hands to the metrics: figures whose mean is logged, those whose last value is, () bool: it was taken."""
+Figures = tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Sequence[Tensor]]
+"""What a step hands to the metrics: figures whose mean is logged, those whose last value is, () bool: it was taken, and
+what is counted whether it was or not."""
 
 
 @dataclass
@@ -136,6 +137,7 @@ class Learner(ABC):
     """The actor's update comes before the critic's of the same batch."""
     MEANS: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]
     LAST: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]
+    TOTALS: ClassVar[tuple[tuple[str, ...], tuple[str, ...]]]
     """Names of the figures that the steps of critic (first) and actor (second) return."""
     TAILS: ClassVar[Tails]
     hold: NoiseHold | None = None
@@ -293,16 +295,19 @@ class Learner(ABC):
         """Return the temperature, () float32."""
         return torch.exp(self.log_alpha)
 
-    def step_alpha(self, entropy: Tensor, factors: Tensor, ok: Tensor) -> Tensor:
-        """Take a step of the temperature towards `entropy` () = target, where `ok` and where its own loss is finite;
-        returns the loss before it, (), or 0."""
+    def step_alpha(self, entropy: Tensor, factors: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
+        """Take a step of the temperature towards `entropy` () = target, where `ok` and where its own loss is finite.
+
+        Returns:
+            The loss before it, (), or 0; and () bool, whether its own loss alone kept it from being taken.
+        """
         # The gradient of alpha (H - target) with respect to log alpha is the loss itself.
         loss = self.alpha() * (entropy - self.target_entropy)
         fine = torch.isfinite(loss.square())
-        ok = ok & fine
-        new = self.alpha_adam.proposal(loss, factors, ok)
-        self.log_alpha.copy_(torch.where(ok, new, self.log_alpha))
-        return torch.where(fine, loss, 0.0)
+        taken = ok & fine
+        new = self.alpha_adam.proposal(loss, factors, taken)
+        self.log_alpha.copy_(torch.where(taken, new, self.log_alpha))
+        return torch.where(fine, loss, 0.0), ok & ~fine
 
     def state_names(self) -> list[str]:
         """Return the names in the arena of all state of learner, policy and explorer, constants left out."""

@@ -1,7 +1,7 @@
 """The learner's figures: added up on the device, one small tensor for the critic and one for the actor."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,30 +14,31 @@ class Metrics:
     """Figures of the learner, added up on the device and drained at log points.
 
     Row 0 belongs to the critic, row 1 to the actor. `means` are figures whose mean is taken over the updates since the
-    last drain that were not skipped, `last` those whose newest value is kept; `skipped_updates` and the totals count
-    since the last drain.
+    last drain that were not skipped, `last` those whose newest value is kept; `skipped_updates`, totals and counters
+    count since the last drain.
 
     Each row is one tensor: sums of the means, updates taken, updates tried, totals, and the newest values behind them.
 
     Args:
         arena: owner of the accumulators.
-        means, last: names of the figures in each row, as the learner has them.
+        means, last, totals: names of the figures in each row, as the learner has them.
+        counters: {name: (1,) int64} that others add to, drained with the rest.
         flat: lays tensors out flat, as `flatten` does.
     """
-
-    TOTALS = (("replay_redraws",), ())
 
     def __init__(
         self,
         arena: Arena,
         means: tuple[tuple[str, ...], ...],
         last: tuple[tuple[str, ...], ...],
+        totals: tuple[tuple[str, ...], ...],
+        counters: Mapping[str, Tensor],
         flat: Callable[[Sequence[Tensor]], Tensor] = flatten,
     ) -> None:
-        self.names, self._flat = (means, last), flat
+        self.names, self._counters, self._flat = (means, totals, last), dict(counters), flat
         self._rows, self._always, self._summed = [], [], []
         for row, name in enumerate(("critic", "actor")):
-            counts = 2 + len(self.TOTALS[row])
+            counts = 2 + len(totals[row])
             summed = torch.tensor([True] * (len(means[row]) + counts) + [False] * len(last[row]))
             always = torch.tensor([False] * (len(means[row]) + 1) + [True] * (counts - 1 + len(last[row])))
             sums = arena.new(f"learner/metrics/{name}", tuple(summed.shape), why=f"figures of the {name}'s updates")
@@ -50,7 +51,7 @@ class Metrics:
         self._one = arena.constant("metrics/one", 1.0, why="one update")
 
     def add(
-        self, row: int, means: Sequence[Tensor], last: Sequence[Tensor], ok: Tensor, totals: Sequence[Tensor] = ()
+        self, row: int, means: Sequence[Tensor], last: Sequence[Tensor], ok: Tensor, totals: Sequence[Tensor]
     ) -> None:
         """Add one update of the critic (row 0) or the actor (row 1); a skipped one counts as that only.
 
@@ -66,18 +67,20 @@ class Metrics:
 
     def packed(self) -> Tensor:
         """Return every accumulator as one vector float64, for `figures` to read; nothing is changed."""
-        return torch.cat(self._rows).to(torch.float64)
+        return torch.cat([part.to(torch.float64) for part in (*self._rows, *self._counters.values())])
 
     def clear(self) -> None:
         """Start anew; the newest values stay."""
         for sums, summed in zip(self._rows, self._summed, strict=True):
             sums.masked_fill_(summed, 0.0)
+        for counter in self._counters.values():
+            counter.zero_()
 
     def figures(self, values: Sequence[float]) -> dict[str, float | int | None]:
         """Return {"loss/name": figure} of a packed vector; a mean over no update, a value before the first, is None."""
         figures: dict[str, float | int | None] = {}
         rest, skipped, counted = iter(values), 0, dict[str, int]()
-        for means, totals, last in zip(self.names[0], self.TOTALS, self.names[1], strict=True):
+        for means, totals, last in zip(*self.names, strict=True):
             sums = {name: next(rest) for name in means}
             taken, tried = next(rest), next(rest)
             skipped += int(tried - taken)
@@ -85,4 +88,5 @@ class Metrics:
             figures |= {name: total / taken if taken else None for name, total in sums.items()}
             newest = {name: next(rest) for name in last}
             figures |= {name: None if math.isnan(value) else value for name, value in newest.items()}
-        return {f"loss/{name}": value for name, value in (figures | {"skipped_updates": skipped} | counted).items()}
+        counted = {"skipped_updates": skipped} | counted | {name: int(next(rest)) for name in self._counters}
+        return {f"loss/{name}": value for name, value in (figures | counted).items()}

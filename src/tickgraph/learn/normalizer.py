@@ -35,22 +35,27 @@ class RewardNormalizer:
         self.mean = arena.new(f"{prefix}/mean", (1,), wide, "mean of the returns")
         self.var = arena.new(f"{prefix}/var", (1,), wide, "biased variance of the returns", fill=1.0)
         self.count = arena.new(f"{prefix}/count", (1,), wide, "samples in mean and variance", fill=1e-4)
+        self.refused = arena.new(f"{prefix}/refused", (1,), torch.int64, "rewards since the last log that counted as 0")
         self.scale = arena.new(f"{prefix}/scale", (), why="divisor that the learner uses, as last published", fill=1.0)
 
     def update(self, reward: Tensor, done: Tensor) -> None:
         """Take in one tick.
 
         Args:
-            reward: (N,) float32, raw; one that is not finite, or whose square is not, counts as 0.
+            reward: (N,) float32, raw; one that is not finite, or whose square is not, counts as 0, and in
+                `refused`.
             done: (N,) bool, terminated or truncated in the same step.
         """
         # A single one beyond that would be the largest return for ever, and the scale infinite.
-        reward = torch.where(torch.isfinite(reward.square()), reward, 0.0)
+        fine = torch.isfinite(reward.square())
+        reward = torch.where(fine, reward, 0.0)
         returns = self.gamma * torch.where(done, 0.0, self.returns) + reward
         self.returns.copy_(returns)
         new = returns.shape[0]
         # On a GPU in two steps, of rows first: a compiler gives one row to one of its many processors.
-        rows = returns.view(-1, _ROW) if returns.is_cuda and new % _ROW == 0 else returns[None]
+        shape = (-1, _ROW) if returns.is_cuda and new % _ROW == 0 else (1, new)
+        self.refused += (~fine).view(shape).sum(1).sum()
+        rows = returns.view(shape)
         self.largest.copy_(torch.maximum(self.largest, rows.abs().amax(1).amax()))
         rows = rows.to(torch.float64)
         new_mean = rows.mean(1).mean()

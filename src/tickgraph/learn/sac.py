@@ -189,6 +189,7 @@ class Sac(Learner):
         ("actor_loss", "entropy", "actor_q"),
     )
     LAST = (("critic_lr", "alpha"), ("actor_lr", "action_std"))
+    TOTALS = (("skipped_temperature_steps",), ())
     TAILS = Tails(actor_loss, distribution_labels, critic_loss)
 
     def __init__(
@@ -264,7 +265,7 @@ class Sac(Learner):
         ok = self.actor_step.apply(out.loss, grad, None, rates.actor_factors)
         self.actor_updates += 1
         deviation = torch.where(ok, out.deviation, 0.0)  # what is kept stays finite
-        return (out.loss, out.entropy, out.value), (rates.actor, deviation), ok
+        return (out.loss, out.entropy, out.value), (rates.actor, deviation), ok, ()
 
     def critic_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> SacCriticLoss:
         """Compute `critic_objective`, with a' of the actor before its own update."""
@@ -274,5 +275,5 @@ class Sac(Learner):
     def apply_critic(self, out: SacCriticLoss, grad: Tensor, rates: Rates) -> Figures:
         """Take AdamW's step, move the targets, and step the temperature by the successors' entropy."""
         ok = self.critic_step.apply(out.loss, grad, None, rates.critic_factors)
-        alpha_loss = self.step_alpha(out.entropy, rates.alpha_factors, ok)
-        return (out.loss, out.q, out.target_q, alpha_loss), (rates.critic, self.alpha()), ok
+        alpha_loss, skipped = self.step_alpha(out.entropy, rates.alpha_factors, ok)
+        return (out.loss, out.q, out.target_q, alpha_loss), (rates.critic, self.alpha()), ok, (skipped,)

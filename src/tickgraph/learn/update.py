@@ -78,7 +78,10 @@ class UpdateCycle:
             )
             self._tails = Tails(*self._tail_programs)
         learner.choose_maths(networks, kernels)
-        self.metrics = Metrics(learner.arena, learner.MEANS, learner.LAST, learner.switches.flat_form())
+        totals = ((*learner.TOTALS[0], "replay_redraws"), learner.TOTALS[1])
+        counters = {} if learner.normalizer is None else {"skipped_rewards": learner.normalizer.refused}
+        names = (learner.MEANS, learner.LAST, totals)
+        self.metrics = Metrics(learner.arena, *names, counters, learner.switches.flat_form())
         written = learner.switches.manual
         half = None if written else half  # what writes its gradients out casts by itself
         self._draw = Program("update/draw", self._draw_batch, resolution)
@@ -205,7 +208,8 @@ class UpdateCycle:
 
     def _apply_critic(self, out: Any, grad: Tensor, rates: Rates, redraws: Tensor) -> None:
         learner = self.learner
-        self.metrics.add(0, *learner.apply_critic(out, grad, rates), totals=(redraws,))
+        means, last, ok, totals = learner.apply_critic(out, grad, rates)
+        self.metrics.add(0, means, last, ok, (*totals, redraws))
         learner.updates += 1
 
 
