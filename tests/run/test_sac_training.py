@@ -77,3 +77,15 @@ def test_an_algorithm_is_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> N
     assert cli.main(["list"]) == 0
     assert "flashsac, sac" in capsys.readouterr().out
     assert cli.main(["check", "cartpole_swingup", "--algo", "sac"]) == 0
+
+
+def test_a_checkpoint_of_another_algorithm_is_refused_by_names(capsys: pytest.CaptureFixture[str]) -> None:
+    run, other = train("sac", "--stop-after", "1"), train("other", "--algo", "flashsac", "--stop-after", "1")
+    for file in checkpoint.files(run):
+        file.unlink()
+    found = checkpoint.files(other)[-1]
+    found.rename(run.path / "checkpoints" / found.name)
+    assert cli.main(["train", "--resume", str(run.path)]) == 2
+    error = capsys.readouterr().err
+    assert "does not fit the run's configuration: the snapshot lacks learner/obs/actor/mean" in error
+    assert error.count("\n") == 1

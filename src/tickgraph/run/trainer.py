@@ -163,7 +163,8 @@ class Trainer:
         try:
             self.env.load_state_dict(saved.state["env"])
             learn = dict(saved.state["learn"])
-            learn |= {name: learn[name.replace(PENDING, POLICY)] for name in self.arena if name.startswith(PENDING)}
+            acting = {name: name.replace(PENDING, POLICY) for name in self.arena if name.startswith(PENDING)}
+            learn |= {name: learn[other] for name, other in acting.items() if other in learn}
             if not saved.extra["replay"]:
                 # Names and shapes are still checked; what the ring holds is forgotten right after.
                 learn |= {name: value for name, value in self.arena.snapshot().items() if name.startswith("ring/")}
