@@ -154,6 +154,7 @@ def test_clips_are_chosen_on_the_command_line_and_kept_by_their_full_path(tmp_pa
     [
         (["--env.commands.motion.clips", "sqat"], "there is no clip and no file 'sqat'; did you mean 'squat'?"),
         (["--env.commands.motion.clips"], "clips is empty"),
+        (["--env.commands.motion.clips", "squat", ""], "'' names no clip"),
         (["--env.commands.motion.clip", "walk"], "did you mean 'clips'"),
         (["--env.commands.motion.sampler.mode", "adaptiv"], "expected one of uniform, start, each, adaptive"),
     ],

@@ -55,6 +55,8 @@ def find(reference: str) -> list[Path]:
     own = shipped()
     if reference in own:
         return [own[reference]]
+    if not reference.strip():
+        raise TickgraphError(f"{reference!r} names no clip; give a clip's name, a motion file or a folder of them")
     path = Path(reference).expanduser()
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", ".csv"))

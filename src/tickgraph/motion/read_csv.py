@@ -166,7 +166,10 @@ def _rate(times: Floats, path: Path) -> float | None:
     steps = np.diff(times)
     step = float(np.mean(steps))
     if not step > 0.0 or float(np.abs(steps - step).max()) > 0.05 * step:
-        raise TickgraphError(f"{path}: the column of times is not in even steps; give --fps, or resample the file")
+        raise TickgraphError(
+            f"{path}: the column of times is not in even steps; give --fps to `tickgraph motion convert`, or resample "
+            "the file"
+        )
     return float(np.round(1.0 / step, 3))
 
 

@@ -63,7 +63,7 @@ def read_npz(
             )
     if fps is None:
         if "fps" not in arrays:
-            raise TickgraphError(f"{path} lacks fps; give --fps")
+            raise TickgraphError(f"{path} lacks fps; give --fps to `tickgraph motion convert`, and take what it makes")
         fps = _scalar(arrays["fps"], path)
     fps = checked_fps(fps, path)
     swap = [3, 0, 1, 2] if order == "xyzw" else [0, 1, 2, 3]
