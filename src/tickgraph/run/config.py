@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,6 +166,13 @@ class VideoCfg:
     width: int = 640
     height: int = 480
     fps: int = 25
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.seconds < math.inf:
+            raise TickgraphError(f"video.seconds is {self.seconds}, expected more than 0 seconds")
+        for name in ("width", "height", "fps"):
+            if getattr(self, name) < 1:
+                raise TickgraphError(f"video.{name} is {getattr(self, name)}, expected a whole number of at least 1")
 
 
 @dataclass
