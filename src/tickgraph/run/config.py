@@ -173,6 +173,9 @@ class VideoCfg:
         for name in ("width", "height", "fps"):
             if getattr(self, name) < 1:
                 raise TickgraphError(f"video.{name} is {getattr(self, name)}, expected a whole number of at least 1")
+        for name in ("width", "height"):
+            if getattr(self, name) % 2:
+                raise TickgraphError(f"video.{name} is {getattr(self, name)}, expected an even number: H.264 needs one")
 
 
 @dataclass

@@ -121,6 +121,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def keep_film(temporary: Path, path: Path) -> None:
+    """Give a film that ffmpeg has written its name.
+
+    Raises:
+        TickgraphError: it is empty; ffmpeg has then said why on stderr, and told its caller nothing.
+    """
+    if temporary.stat().st_size == 0:
+        raise TickgraphError(f"could not write {path}: ffmpeg wrote nothing; what it says stands above")
+    temporary.replace(path)
+
+
 def remove_leftovers(folder: Path) -> int:
     """Delete temporary files that a killed process left in `folder`; returns how many there were."""
     leftovers = list(folder.glob(f"{TEMPORARY}*"))

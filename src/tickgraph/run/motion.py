@@ -171,7 +171,7 @@ def film(clip: Clip, path: Path) -> None:
     import imageio_ffmpeg
 
     from tickgraph.robots.g1 import g1_robot
-    from tickgraph.run.files import TEMPORARY, write_error
+    from tickgraph.run.files import TEMPORARY, keep_film, write_error
     from tickgraph.sim.model import build_scene
     from tickgraph.sim.render import Renderer
     from tickgraph.sim.scene import SceneCfg
@@ -192,7 +192,7 @@ def film(clip: Clip, path: Path) -> None:
                 writer.send(renderer.render(qpos[frame]))
                 tell("drawing", picture + 1, pictures)
             writer.close()
-        temporary.replace(path)
+        keep_film(temporary, path)
     except OSError as error:
         raise write_error(path, error) from error
     finally:

@@ -12,7 +12,7 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.robots.cartpole import cartpole_robot
 from tickgraph.run.config import Task
 from tickgraph.run.evaluate import Player
-from tickgraph.run.files import TEMPORARY, write_error
+from tickgraph.run.files import TEMPORARY, keep_film, write_error
 from tickgraph.sim.model import build_scene
 from tickgraph.sim.render import Renderer
 from tickgraph.sim.scene import SceneCfg
@@ -58,7 +58,7 @@ def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) ->
                 ghost = ghosts[0]()[0].cpu().numpy() if ghosts else None
                 writer.send(renderer.render(qpos[0].cpu().numpy(), follow=follow, ghost=ghost))
             writer.close()
-        temporary.replace(path)
+        keep_film(temporary, path)
     except OSError as error:
         raise write_error(path, error) from error
     finally:
