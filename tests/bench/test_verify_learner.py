@@ -361,3 +361,15 @@ def test_graphs_compute_what_the_reference_says_and_keep_on_doing_so(algo):
     assert not failed(rows), [row for row in rows if not row.ok]
     (memory,) = [row for row in rows if row.check == "constant memory"]
     assert memory.path == "graph" and memory.case == "1000 cycles"
+
+
+def test_a_compilers_stand_ins_hold_no_memory():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    before = stability.held_bytes(torch.device("cpu"))
+    with FakeTensorMode():
+        stand_in = torch.empty(1 << 20)
+    assert stability.held_bytes(torch.device("cpu")) == before
+    real = torch.empty(1 << 20)
+    assert stability.held_bytes(torch.device("cpu"))["tensors"] == before["tensors"] + 4 * (1 << 20)
+    del stand_in, real

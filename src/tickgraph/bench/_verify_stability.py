@@ -31,8 +31,8 @@ def held_bytes(device: torch.device) -> dict[str, int]:
         return {"allocated": torch.cuda.memory_allocated(device), "reserved": torch.cuda.memory_reserved(device)}
     storages = {}
     for thing in gc.get_objects():
-        # By type: asking some lazy modules for their class imports half of torch.
-        if issubclass(type(thing), Tensor) and thing.device.type == device.type:
+        # By type: asking some lazy modules for their class imports half of torch, and a compiler's stand-ins hold nothing.
+        if type(thing) in (Tensor, torch.nn.Parameter) and thing.device.type == device.type:
             storage = thing.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return {"tensors": sum(storages.values())}
