@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,10 +32,11 @@ def held_bytes(device: torch.device) -> dict[str, int]:
         return {"allocated": torch.cuda.memory_allocated(device), "reserved": torch.cuda.memory_reserved(device)}
     storages = {}
     for thing in gc.get_objects():
-        # By type: asking some lazy modules for their class imports half of torch, and a compiler's stand-ins hold nothing.
-        if type(thing) in (Tensor, torch.nn.Parameter) and thing.device.type == device.type:
+        # By type: asking some lazy modules for their class imports half of torch.
+        if issubclass(type(thing), Tensor) and thing.device.type == device.type:
             storage = thing.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
+            with suppress(RuntimeError):  # a compiler's stand-ins have no memory to point to
+                storages[storage.data_ptr()] = storage.nbytes()
     return {"tensors": sum(storages.values())}
 
 
