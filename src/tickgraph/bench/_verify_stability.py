@@ -35,8 +35,9 @@ def held_bytes(device: torch.device) -> dict[str, int]:
         # By type: asking some lazy modules for their class imports half of torch.
         if issubclass(type(thing), Tensor) and thing.device.type == device.type:
             storage = thing.untyped_storage()
-            with suppress(RuntimeError):  # a compiler's stand-ins have no memory to point to
-                storages[storage.data_ptr()] = storage.nbytes()
+            with suppress(RuntimeError):
+                if pointer := storage.data_ptr():  # a compiler's stand-ins have no memory: they have none, or raise
+                    storages[pointer] = storage.nbytes()
     return {"tensors": sum(storages.values())}
 
 
