@@ -134,7 +134,7 @@ def test_the_command_writes_a_result_that_the_report_reads(tmp_path, capsys):
     assert "2 critic, 1 actor, 1 temperature updates" in " ".join(shown.split())
 
 
-@pytest.mark.slow  # compiles ticks and updates
+@pytest.mark.long  # compiles ticks and updates
 def test_compiled_training_stands_beside_eager_training(tmp_path):
     file = tmp_path / "train.json"
     assert train.main([*SMALL.split(), "--arms", "eager,compile-loss,compile", "--json", str(file)]) == 0

@@ -340,7 +340,7 @@ def test_small_changes_sizes_and_nothing_else():
     assert made.algo.actor_blocks == spec.algo.actor_blocks and made.dims == spec.dims
 
 
-@pytest.mark.slow  # compiles five programs
+@pytest.mark.long  # compiles five programs
 def test_compiled_paths_compute_the_same():
     references = References()
     for path in ("compile-loss", "compile"):
