@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -347,7 +348,8 @@ def _inductor(
 
     keep_plain_copies(graph)
     patches = {"deterministic": True} if repeatable and hasattr(config, "deterministic") else None
-    return compile_fx(graph, inputs, config_patches=patches)
+    compiled: Any = compile_fx(graph, inputs, config_patches=patches)  # a callable, for a graph that was given as one
+    return compiled
 
 
 def _is_compile_error(error: Exception) -> bool:
