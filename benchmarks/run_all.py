@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that tickgraph says of its speed and of what it learns, measured anew by one command.
 
-    python benchmarks/run_all.py --out results            all steps, about two hours on one GPU
+    python benchmarks/run_all.py --out results            all steps, on one GPU
     python benchmarks/run_all.py --list                   what there is, with the time that each may take
     python benchmarks/run_all.py --only collector,learner steps whose names begin so
     python benchmarks/run_all.py --tiny                   small sizes on a CPU: does every command still run?
