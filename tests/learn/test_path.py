@@ -93,8 +93,6 @@ def test_what_cannot_be_is_refused():
         Switches(row_step="tritn")
     with pytest.raises(TickgraphError, match="stacked without manual"):
         Switches(stacked=True)
-    with pytest.raises(TickgraphError, match="row_chunks is 0"):
-        Switches(row_chunks=0)
     with pytest.raises(TickgraphError, match="learner_kernels is 'tritn'; did you mean 'triton'"):
         resolve_switches("tritn", CPU, {})
     with pytest.raises(TickgraphError, match="train.learner_kernels is 'tritn'; did you mean 'triton'"):

@@ -22,7 +22,6 @@ PATHS = {
     "copies": Switches(manual=True, stacked=True, copies=True),
     "joined": Switches(manual=True, stacked=True, joined=True),
     "as on a GPU": ON_A_GPU,
-    "rows in parts": Switches(manual=True, stacked=True, row_chunks=4),
 }
 
 

@@ -14,7 +14,7 @@ from tickgraph.env.env import Env
 from tickgraph.mdp.motion_command import ERRORS
 from tickgraph.mdp.motion_terms import motion_error
 from tickgraph.robots.g1 import TRACKED_BODIES
-from tickgraph.tasks.tracking import g1_motion_tracking, g1_motion_tracking_blind
+from tickgraph.tasks.tracking_g1 import g1_motion_tracking, g1_motion_tracking_blind
 
 N = 4
 TRACKING = (

@@ -10,7 +10,7 @@ from tickgraph.core.rng import Rng
 from tickgraph.env.env import Env
 from tickgraph.learn.replay import Ring
 from tickgraph.mdp.motion_command import ERRORS
-from tickgraph.tasks.tracking import g1_motion_tracking
+from tickgraph.tasks.tracking_g1 import g1_motion_tracking
 
 ZERO = torch.zeros(4, 29)
 

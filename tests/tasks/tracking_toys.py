@@ -11,7 +11,7 @@ from torch import Tensor
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.env import Env
 from tickgraph.mdp.motion_command import MotionCommand, MotionCommandCfg
-from tickgraph.tasks.tracking import g1_motion_tracking
+from tickgraph.tasks.tracking_g1 import g1_motion_tracking
 
 HEIGHT = 1.5  # m, of the pelvis in made-up clips: nothing touches the ground
 MARK = 1e-3  # rad a frame, of the first joint in made-up clips

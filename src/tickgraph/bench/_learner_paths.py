@@ -52,6 +52,7 @@ PATHS = {
         BenchPath("graph-written", "graph", WRITTEN, default=False),
         BenchPath("graph-stacked", "graph", replace(WRITTEN, stacked=True), default=False),
         BenchPath("graph-copies", "graph", replace(WRITTEN, stacked=True, copies=True), default=False),
+        BenchPath("graph-shared-actions", "graph", replace(ON_A_GPU, joined=False), default=False),
         BenchPath("graph-torch", "graph", ON_A_GPU, default=False),
         *(
             BenchPath(f"graph-{name.replace('_', '-')}", "graph", replace(ON_A_GPU, **{name: "triton"}), default=False)

@@ -50,7 +50,7 @@ class Graph:
     def __init__(
         self,
         name: str,
-        fn: Callable[[], None],
+        fn: Callable[[], object],
         resolution: Resolution,
         *,
         stream: torch.cuda.Stream | None = None,

@@ -226,6 +226,7 @@ class Learner(ABC):
     def apply_critic(self, out: Any, grad: Tensor, rates: Rates) -> Figures:
         """Take the critic's step along `grad` (P,), and let the target follow."""
 
+    @abstractmethod
     def choose_maths(self, resolution: Resolution, kernels: str | Switches) -> None:
         """Choose the form of the objectives that suits how they run; called once, before the first update.
 
@@ -233,7 +234,6 @@ class Learner(ABC):
             resolution: of the objectives' programs.
             kernels: switches, or what `resolve_switches` takes for the device's own.
         """
-        del resolution, kernels  # by default there is one form
 
     def take_row_steps(self) -> None:
         """Let the kernel of `row_step.py` take the steps of both networks; the arena is not sealed yet."""

@@ -40,8 +40,6 @@ class Switches:
     joined: bool = False
     """Gradients that are written out, statistics, the stacked critics' small parameters and the figures for the log are
     put together by one copy of all parts each; else as a compiler sees fit."""
-    row_chunks: int = 1
-    """Parts in which gradients of weights are summed over the rows."""
     batch_norm: str = "torch"
     loss_head: str = "torch"
     row_step: str = "torch"
@@ -55,8 +53,6 @@ class Switches:
             if form not in FORMS:
                 hint = nearby(form, FORMS) or f"use one of {', '.join(FORMS)}"
                 raise TickgraphError(f"Switches.{name} is {form!r}; {hint}")
-        if self.row_chunks < 1:
-            raise TickgraphError(f"Switches.row_chunks is {self.row_chunks}; it must be at least 1")
         needs = {"stacked": self.stacked, "copies": self.copies, "shared_actions": self.shared_actions}
         needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head")}
         without = [name for name, on in needs.items() if on and not self.manual]

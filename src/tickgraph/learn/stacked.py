@@ -140,7 +140,7 @@ class CriticUpdate:
         features, unit, scale, head = (value[:members] for value in ends)
         atoms = self.atoms.shape[0]
         to_features, to_gain = trunk.unit_backward(torch.bmm(to_logits, head), unit, scale, weights.gain[:members])
-        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm, self.path.row_chunks)
+        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm)
         grads["trunk.norm.gain"] = to_gain
         grads["head.weight"] = full_product(to_logits.transpose(1, 2), features)[:, :atoms]
         grads["head_bias"] = trunk.wide(to_logits).sum(1)[:, :atoms]
@@ -223,7 +223,7 @@ class ActorUpdate:
 
         to_out = fill(torch.cat((to_mean, to_raw), dim=-1)).to(self.dtype).unsqueeze(0)
         to_features, to_gain = trunk.unit_backward(torch.bmm(to_out, head), unit, scale, weights.gain)
-        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm, self.path.row_chunks)
+        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm)
         grads["trunk.norm.gain"] = to_gain
         to_head = full_product(to_out.transpose(1, 2), features)[0]
         grads["mean.weight"], grads["raw.weight"] = to_head[:actions], to_head[actions : 2 * actions]

@@ -49,20 +49,6 @@ def full_product(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(left.float(), right.float())
 
 
-def weight_grad(grad: Tensor, x: Tensor, chunks: int = 1) -> Tensor:
-    """Return the gradient (M, out, in) float32 of the weight of `product`, from grad (M, R, out) and x (M, R, in).
-
-    With `chunks` the rows are summed in that many parts, which keeps more processors of a GPU busy where the weight is
-    small and the rows are many.
-    """
-    members, rows, _ = grad.shape
-    if chunks == 1 or rows % chunks:
-        return full_product(grad.transpose(1, 2), x)
-    parts = (value.reshape(members * chunks, rows // chunks, -1) for value in (grad, x))
-    left, right = parts
-    return full_product(left.transpose(1, 2), right).view(members, chunks, left.shape[-1], -1).sum(1)
-
-
 class Weights:
     """What the passes read of a network, M members, and of its target behind them.
 
@@ -189,14 +175,13 @@ def forward(weights: Weights, x: Tensor, norm: NormForm) -> tuple[Tensor, Kept]:
     return h, kept
 
 
-def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormForm, chunks: int = 1) -> Grads:
+def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormForm) -> Grads:
     """Return the gradients of the trunk's parameters, the last norm's left out.
 
     Args:
         weights, x, kept: of the forward pass.
         grad: (T, G, d) of its result, for its first T members and first G rows.
         norm: what computes the batch norms.
-        chunks: of `weight_grad`.
     """
     members, grads = grad.shape[0], {}
     above = grad
@@ -205,7 +190,7 @@ def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormFo
         inputs = (made, mean, scale, gain, offset)
         above, to_gain, to_offset = norm.backward(above, *(value[:members] for value in inputs))
         grads[f"{path}_norm.gain"], grads[f"{path}_norm.offset"] = to_gain, to_offset
-        grads[f"{path}.weight"] = weight_grad(above, source[:members], chunks)
+        grads[f"{path}.weight"] = full_product(above.transpose(1, 2), source[:members])
         above = torch.bmm(above, weights.weights[path][:members])
         if path.endswith("up"):
             grad = above = above + F.pad(grad, (0, 0, 0, above.shape[1] - grad.shape[1]))

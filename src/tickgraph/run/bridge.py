@@ -93,10 +93,11 @@ class Bridge:
             self._here[name] = self._sent[place].view(n, width)
             start = place.stop
         self._arrived = torch.cuda.Event() if self._on_cuda else None
-        self._act_program = Program("bridge/act", self._act, resolution)
-        self._record_program = Program("bridge/record", self._record, resolution)
-        self._act_graph = Graph("act", self._run_act, resolution, stream=stream, watch=self._pointers)
-        self._record_graph = Graph("record", self._run_record, resolution, stream=stream, watch=self._pointers)
+        act = Program("bridge/act", self._act, resolution)
+        record = Program("bridge/record", self._record, resolution)
+        self._programs = (act, record)
+        self._act_graph = Graph("act", act, resolution, stream=stream, watch=self._pointers)
+        self._record_graph = Graph("record", record, resolution, stream=stream, watch=self._pointers)
         env.attach(policy=None, ring=self)
 
     @property
@@ -144,7 +145,7 @@ class Bridge:
 
     def report(self) -> dict[str, dict[str, object]]:
         """Return what both programs were asked for, and what they ran as."""
-        return {program.name: program.report() for program in (self._act_program, self._record_program)}
+        return {program.name: program.report() for program in self._programs}
 
     def write(
         self,
@@ -167,12 +168,6 @@ class Bridge:
     def _stage_obs(self) -> None:
         for group, value in self.env.obs.items():
             self._host[f"obs/{group}"].copy_(value)
-
-    def _run_act(self) -> None:
-        self._act_program()
-
-    def _run_record(self) -> None:
-        self._record_program()
 
     def _act(self) -> None:
         self.explorer.act(self.obs, self.action, self.done)

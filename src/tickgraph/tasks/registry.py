@@ -92,14 +92,14 @@ register(
 )
 register(
     "g1_motion_tracking",
-    "tickgraph.tasks.tracking:g1_motion_tracking",
+    "tickgraph.tasks.tracking_g1:g1_motion_tracking",
     "Unitree G1 imitates reference motion with its whole body",
     source="tickgraph",
     algos=("flashsac", "sac"),
 )
 register(
     "g1_motion_tracking_blind",
-    "tickgraph.tasks.tracking:g1_motion_tracking_blind",
+    "tickgraph.tasks.tracking_g1:g1_motion_tracking_blind",
     "the same from what the real robot measures: no base velocity, no place of the anchor",
     source="tickgraph",
     algos=("flashsac", "sac"),
