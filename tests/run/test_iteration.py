@@ -8,13 +8,14 @@ from linear_stub import NAME, linear_cfg, register
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.graph import events_leave_graphs
 from tickgraph.core.program import resolve_execution
 from tickgraph.env.env import Env
 from tickgraph.learn.explore import Explorer
 from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
 from tickgraph.learn.replay import Ring
 from tickgraph.learn.update import UpdateCycle
-from tickgraph.run.iteration import AHEAD, Iteration, events_leave_graphs
+from tickgraph.run.iteration import AHEAD, Iteration
 from tickgraph.run.readout import Readout
 
 WORLDS = 6

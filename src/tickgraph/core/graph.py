@@ -288,3 +288,40 @@ def _count_nodes(graph: int) -> int | None:
     except (OSError, AttributeError):
         return None
     return None if failed else count.value
+
+
+def events_leave_graphs(device: torch.device) -> bool:
+    """Return whether another stream can wait for an event that a graph records in its middle.
+
+    Tried out on the device, in some milliseconds: CUDA documents it, and drivers have had faults here. Without it the
+    head is launched by itself.
+    """
+    first, second = torch.cuda.Stream(device), torch.cuda.Stream(device)
+    value, seen = torch.zeros(1, device=device), torch.zeros(1, device=device)
+    event = torch.cuda.Event(external=True)
+    graph = torch.cuda.CUDAGraph()
+    sleep = 2_000_000  # cycles, about a millisecond: a wait that does not hold reads the value of the launch before
+    torch.cuda.synchronize(device)
+    with torch.cuda.stream(first):
+        value.add_(1)
+        event.record(first)
+        torch.cuda._sleep(1)
+        torch.cuda.synchronize(device)
+        graph.capture_begin(capture_error_mode="thread_local")
+        torch.cuda._sleep(sleep)
+        value.add_(1)
+        event.record(first)
+        torch.cuda._sleep(sleep)
+        graph.capture_end()
+    for launch in range(3):
+        with torch.cuda.stream(first):
+            graph.replay()
+        with torch.cuda.stream(second):
+            second.wait_event(event)
+            seen.copy_(value)
+        second.synchronize()
+        if seen.item() != launch + 2:
+            torch.cuda.synchronize(device)
+            return False
+    torch.cuda.synchronize(device)
+    return True

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.graph import Graph
+from tickgraph.core.graph import Graph, events_leave_graphs
 from tickgraph.core.program import Resolution, resolve_execution
 from tickgraph.env.env import Env
 from tickgraph.learn.explore import Explorer
@@ -89,19 +89,20 @@ class Iteration:
         self.actions: Tensor | None = None
         self.dones: Tensor | None = None
         self._ends: list[float] = [0.0] * REMEMBERED
+        self.streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
+        """Of ticks and updates; iterations end on the first."""
+        self._apart = explorer is not None
         if self._on_cuda:
             # The head's event lies inside the ticks' graph, and the updates wait for it from outside.
             self._head = torch.cuda.Event(external=True)
             self._collected, self._updated = torch.cuda.Event(), torch.cuda.Event()
             # Blocking, so that a host that waits leaves its core to others.
             self._events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(REMEMBERED)]
-            self._streams = streams or (torch.cuda.Stream(device), torch.cuda.Stream(device))
+            self.streams = streams or (torch.cuda.Stream(device), torch.cuda.Stream(device))
             for event in (self._collected, self._updated, *self._events):
-                event.record(self._streams[0])  # made here, and not one by one in the first iterations
-            self._apart = explorer is not None or (overlap and not events_leave_graphs(device))
-        else:
-            self._streams, self._apart = None, explorer is not None
-        stream_a, stream_b = self._streams or (None, None)
+                event.record(self.streams[0])  # made here, and not one by one in the first iterations
+            self._apart = self._apart or (overlap and not events_leave_graphs(device))
+        stream_a, stream_b = self.streams or (None, None)
         scopes, watch = (env.sim.capture_scope,), self._pointers
         self.collect_graph = Graph("collect", self._collect, resolution, stream=stream_a, scopes=scopes, watch=watch)
         self.head_graph = Graph("head", self._begin, resolution, stream=stream_a, watch=watch) if self._apart else None
@@ -123,41 +124,42 @@ class Iteration:
     def run(self, learns: bool = True) -> None:
         """Enqueue one iteration; on a GPU it returns before the iteration is over, at most `AHEAD` ahead."""
         self._wait_until_over(self.count + 1 - AHEAD)
-        if self.bridge is not None and self.overlap:
-            # The host plays the ticks itself: what is to run beside them has to be enqueued before.
-            self.begin()
-            if learns:
-                self.enqueue_update()
-            self._collect()
-        else:
-            self.collect()
-            if learns:
-                self.enqueue_update()
+        # Where the host plays the ticks itself, what is to run beside them has to be enqueued before.
+        early = learns and self.overlap and self.bridge is not None
+        self._begin_apart()
+        if early:
+            self.enqueue_update()
+        self._enqueue_ticks()
         if learns:
+            if not early:
+                self.enqueue_update()
             self._join_update()
         self.count += 1
         self._mark_end()
 
-    def begin(self) -> None:
-        """Enqueue the head by itself."""
-        assert self.head_graph is not None
-        with self.between():
-            self.head_graph()
-            if self._streams is not None:
-                self._head.record(self._streams[0])
-
     def collect(self) -> None:
         """Enqueue head and ticks."""
-        if self.head_graph is not None:
-            self.begin()
+        self._begin_apart()
+        self._enqueue_ticks()
+
+    def _begin_apart(self) -> None:
+        """Enqueue the head by itself, where the ticks' graph does not hold it."""
+        if self.head_graph is None:
+            return
+        with self.between():
+            self.head_graph()
+            if self.streams is not None:
+                self._head.record(self.streams[0])
+
+    def _enqueue_ticks(self) -> None:
         self._set_threads(0)
         with self.between():
             if self.bridge is None:
                 self.collect_graph()
             else:
                 self._collect()
-            if self._streams is not None and not self.overlap:
-                self._collected.record(self._streams[0])
+            if self.streams is not None and not self.overlap:
+                self._collected.record(self.streams[0])
 
     def update(self) -> None:
         """Enqueue the updates: behind the head with overlap, else behind the ticks; the next ticks come after them."""
@@ -167,19 +169,19 @@ class Iteration:
     def enqueue_update(self) -> None:
         """Enqueue the updates, and let nothing wait for them yet."""
         graph = self._next_update()
-        if self._streams is None:
+        if self.streams is None:
             self._set_threads(1)
             graph()
             return
-        stream = self._streams[1]
+        stream = self.streams[1]
         stream.wait_event(self._head if self.overlap else self._collected)
         with torch.cuda.stream(stream):
             graph()
             self._updated.record(stream)
 
     def _join_update(self) -> None:
-        if self._streams is not None:
-            self._streams[0].wait_event(self._updated)
+        if self.streams is not None:
+            self.streams[0].wait_event(self._updated)
 
     def play(self, actions: Tensor) -> Tensor:
         """Play given actions instead of a policy's, as one graph of all ticks.
@@ -202,18 +204,18 @@ class Iteration:
         if self.actions is None or self.dones is None or self._play_graph is None:
             self.actions = torch.zeros(shape, device=env.device)
             self.dones = torch.zeros(shape[:2], dtype=torch.bool, device=env.device)
-            stream = self._streams[0] if self._streams else None
+            stream = self.streams[0] if self.streams else None
             scopes = (env.sim.capture_scope,)
             self._play_graph = Graph(
                 "play", self._play, env.resolution, stream=stream, scopes=scopes, watch=self._pointers
             )
         self._wait_until_over(self.count + 1 - AHEAD)
-        if self._streams is None:
+        if self.streams is None:
             self._set_threads(0)
             self.actions.copy_(actions)
             self._play_graph()
         else:
-            stream, outer = self._streams[0], torch.cuda.current_stream(self.device)
+            stream, outer = self.streams[0], torch.cuda.current_stream(self.device)
             stream.wait_stream(outer)
             with torch.cuda.stream(stream):
                 self.actions.copy_(actions)
@@ -231,10 +233,10 @@ class Iteration:
     @contextmanager
     def between(self) -> Iterator[None]:
         """What is enqueued inside falls between the newest iteration and the next one."""
-        if self._streams is None:
+        if self.streams is None:
             yield
             return
-        with torch.cuda.stream(self._streams[0]):
+        with torch.cuda.stream(self.streams[0]):
             yield
 
     def connect(self) -> None:
@@ -275,10 +277,12 @@ class Iteration:
             self.learner.updates.zero_()  # the first update of a run has every part in it
         self.drain()
         self._set_threads(1)
-        if self._streams is None:
+        if self.streams is None:
             self.update_graphs[0]()
+        elif self.bridge is not None:
+            self._rehearse_bridged(self.streams[1])
         else:
-            self._rehearse_on(*self._streams)
+            self._rehearse_on(*self.streams)
         self.drain()
         with torch.no_grad():
             for name, value in before.items():
@@ -289,9 +293,6 @@ class Iteration:
         env, failures = self.env, []
         worlds = env.state_dict()
         self.drain()
-        if self.bridge is not None:
-            self._rehearse_bridged(stream_b)
-            return
 
         def load_physics() -> None:
             """Play one step: the physics' kernels are built by compilers of their own, which leave Python alone."""
@@ -321,11 +322,6 @@ class Iteration:
         for graph in self.update_graphs.values():
             graph()
             graph.prepare()
-
-    @property
-    def streams(self) -> tuple[torch.cuda.Stream, torch.cuda.Stream] | None:
-        """The streams of ticks and updates, None where there are none; iterations end on the first."""
-        return self._streams
 
     def _rehearse_bridged(self, stream_b: torch.cuda.Stream) -> None:
         assert self.bridge is not None and self.ring is not None
@@ -406,8 +402,8 @@ class Iteration:
 
     def _mark_end(self) -> None:
         slot = (self.count - 1) % REMEMBERED
-        if self._streams is not None:
-            self._events[slot].record(self._streams[0])  # which has been told to wait for the updates
+        if self.streams is not None:
+            self._events[slot].record(self.streams[0])  # which has been told to wait for the updates
         else:
             self._ends[slot] = time.monotonic()
             self.over = self.count
@@ -425,40 +421,3 @@ class Iteration:
     def _pointers(self) -> dict[str, int]:
         learned = self.learner.arena.pointers() if self.learner is not None else {}
         return {**self.env.pointers(), **{f"learn/{name}": address for name, address in learned.items()}}
-
-
-def events_leave_graphs(device: torch.device) -> bool:
-    """Return whether another stream can wait for an event that a graph records in its middle.
-
-    Tried out on the device, in some milliseconds: CUDA documents it, and drivers have had faults here. Without it the
-    head is launched by itself.
-    """
-    first, second = torch.cuda.Stream(device), torch.cuda.Stream(device)
-    value, seen = torch.zeros(1, device=device), torch.zeros(1, device=device)
-    event = torch.cuda.Event(external=True)
-    graph = torch.cuda.CUDAGraph()
-    sleep = 2_000_000  # cycles, about a millisecond: a wait that does not hold reads the value of the launch before
-    torch.cuda.synchronize(device)
-    with torch.cuda.stream(first):
-        value.add_(1)
-        event.record(first)
-        torch.cuda._sleep(1)
-        torch.cuda.synchronize(device)
-        graph.capture_begin(capture_error_mode="thread_local")
-        torch.cuda._sleep(sleep)
-        value.add_(1)
-        event.record(first)
-        torch.cuda._sleep(sleep)
-        graph.capture_end()
-    for launch in range(3):
-        with torch.cuda.stream(first):
-            graph.replay()
-        with torch.cuda.stream(second):
-            second.wait_event(event)
-            seen.copy_(value)
-        second.synchronize()
-        if seen.item() != launch + 2:
-            torch.cuda.synchronize(device)
-            return False
-    torch.cuda.synchronize(device)
-    return True
