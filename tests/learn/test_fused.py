@@ -2,42 +2,21 @@
 
 import pytest
 import torch
+from objective_rig import B, made, made_batch
 
-from tickgraph.core.arena import Arena
 from tickgraph.learn import flashsac, fused
-from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
+from tickgraph.learn.flashsac import FlashSac
 from tickgraph.learn.replay import Batch
-
-B = 64
 
 
 @pytest.fixture(scope="module", params=[1, 2])
 def learner(request) -> FlashSac:
-    blocks = request.param
-    cfg = FlashSacCfg(
-        actor_width=16, actor_blocks=blocks, critic_width=24, critic_blocks=blocks, batch_size=B, bc_weight=0.3
-    )
-    made = FlashSac(cfg, {"actor": 7, "critic": 9}, 3, 4, Arena("cpu"), 0, total_updates=100)
-    torch.manual_seed(0)
-    for storage in (made.actor_storage, made.critic_storage):
-        storage.statistics[0].normal_()
-        storage.statistics[1].uniform_(0.5, 2.0)
-    for storage in (made.actor_storage, made.critic_storage, made.target_storage):
-        storage.parameters.add_(torch.randn_like(storage.parameters) * 0.1)
-    return made
+    return made(request.param)
 
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
-    torch.manual_seed(1)
-    return Batch(
-        torch.randn(2 * B, 7) * 3 + 1,
-        torch.randn(2 * B, 9) * 3 + 20,  # far from 0, where a careless variance loses digits
-        torch.rand(B, 3) * 2 - 1,
-        torch.randn(B),
-        torch.rand(B),
-        torch.zeros(()),
-    )
+    return made_batch()
 
 
 def close(mine: torch.Tensor, wanted: torch.Tensor) -> None:
