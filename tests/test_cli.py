@@ -196,3 +196,13 @@ def test_doctor_says_what_each_finding_means(capsys: pytest.CaptureFixture[str],
     for what in ("processors", "physics", "torch", "compiling on the CPU", "GPU", "rendering"):
         assert what in shown
     assert all(finding["means"] for finding in json.loads(target.read_text())["findings"])
+
+
+def test_options_that_contradict_each_other_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["train", "cartpole_swingup"], ["bench", "train", "cartpole_swingup"]):
+        assert cli.main([*words, "--overlap", "--no-overlap"]) == 2
+        line = capsys.readouterr().err.strip()
+        assert "--overlap" in line and "--no-overlap" in line and "\n" not in line
+    for words in (["verify", "learner"], ["bench", "learner"]):
+        assert cli.main([*words, "--batch-size", "1"]) == 2
+        assert "--batch-size is '1', expected a whole number of at least" in capsys.readouterr().err

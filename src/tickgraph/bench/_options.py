@@ -54,6 +54,6 @@ def count(option: str, text: str, least: int = 1) -> int:
     return int(text)
 
 
-def counts(option: str, text: str) -> tuple[int, ...]:
-    """Return the whole numbers, separated by commas, that an option was given."""
-    return tuple(count(option, part) for part in text.split(","))
+def counts(option: str, text: str, least: int = 1) -> tuple[int, ...]:
+    """Return the whole numbers, separated by commas, that an option was given, each as `count` does."""
+    return tuple(count(option, part, least) for part in text.split(","))

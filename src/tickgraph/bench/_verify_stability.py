@@ -32,12 +32,11 @@ def held_bytes(device: torch.device) -> dict[str, int]:
         return {"allocated": torch.cuda.memory_allocated(device), "reserved": torch.cuda.memory_reserved(device)}
     storages = {}
     for thing in gc.get_objects():
-        # By type: asking some lazy modules for their class imports half of torch.
-        if issubclass(type(thing), Tensor) and thing.device.type == device.type:
+        # By type: a compiler's stand-ins have no memory, and asking some lazy modules for their class imports torch.
+        if type(thing) in (Tensor, torch.nn.Parameter) and thing.device.type == device.type:
             storage = thing.untyped_storage()
-            with suppress(RuntimeError):
-                if pointer := storage.data_ptr():  # a compiler's stand-ins have no memory: they have none, or raise
-                    storages[pointer] = storage.nbytes()
+            with suppress(RuntimeError):  # a plain tensor may be a stand-in too
+                storages[storage.data_ptr()] = storage.nbytes()
     return {"tensors": sum(storages.values())}
 
 

@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = replace(spec, slots=max(spec.algo.n_step + 2, min(spec.slots, SLOTS, RING_BYTES // 4 // slot)))
     updates, batches = (
         counts("--updates", options.updates),
-        counts("--batch-size", options.batch_size or BATCHES[device.type]),
+        counts("--batch-size", options.batch_size or BATCHES[device.type], least=2),
     )
     period, paths = count("--policy-period", options.policy_period), chosen(options.paths, device, task.algo)
     blocks = count("--blocks", options.blocks or BLOCKS[device.type])

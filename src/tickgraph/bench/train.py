@@ -325,8 +325,9 @@ def _parser() -> Parser:
         ("device", "auto", "cpu or cuda (default: auto)"),
     ):
         parser.add_argument(f"--{name}", default=default, metavar="X", help=text)
-    parser.add_argument("--overlap", dest="overlap", action="store_true", default=None, help="updates beside the ticks")
-    parser.add_argument("--no-overlap", dest="overlap", action="store_false", help="updates after the ticks")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--overlap", dest="overlap", action="store_true", default=None, help="updates beside the ticks")
+    either.add_argument("--no-overlap", dest="overlap", action="store_false", help="updates after the ticks")
     parser.add_argument("--no-proofs", action="store_true", help="leave out the trace and the memory over iterations")
     parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")

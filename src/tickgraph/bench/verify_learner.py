@@ -26,6 +26,7 @@ UPDATES, PERIODS = (1, 2, 8), (1, 2)
 CYCLES = (1, 10)
 REPLAYS = {"cuda": 1000, "cpu": 200}
 WORLDS, SLOTS = 64, 64
+LEAST_BATCH = 16  # fewer rows, of which some are bad in one check, are never all good
 SMALL = {"actor_width": 8, "critic_width": 12, "atoms": 21, "batch_size": 64}
 
 Say = Callable[[str], None]
@@ -96,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if size == "small":
         spec = small(spec)
     if options.batch_size is not None:
-        spec = with_algo(spec, batch_size=count("--batch-size", options.batch_size))
+        spec = with_algo(spec, batch_size=count("--batch-size", options.batch_size, LEAST_BATCH))
     if not on_gpu:
         torch.set_num_threads(1)
     paths = chosen(options.paths, device, task.algo)

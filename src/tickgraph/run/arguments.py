@@ -96,6 +96,7 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
     if words and not words[0].startswith("-") and command.subject:
         parsed.subject, words = words[0], words[1:]
     own = {option.name: option for option in command.options}
+    setters: dict[str, str] = {}
     for name, values in split(words):
         option = own.get(name[2:])
         if option is None and command.overrides and "." in name:
@@ -109,6 +110,9 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
             takes = f"one value, {option.value}" if expected else "no value"
             raise TickgraphError(f"{name} takes {takes}; given: {' '.join(values) or 'nothing'}")
         if option.setting:
+            other = setters.setdefault(option.setting, name)
+            if other != name:
+                raise TickgraphError(f"{other} and {name} contradict each other; give one of them")
             parsed.overrides += [f"--{option.setting}", *(values or [option.given])]
         else:
             parsed.options[option.name] = values[0] if values else ""
