@@ -161,7 +161,9 @@ def checks_case(device: str) -> float:
     """What decides on a GPU whether the kernels are used lets them pass, and stops one that is wrong."""
     from tickgraph.learn.kernels import loss_head as kernel
 
-    learner = Rig(critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6).learner
+    learner = Rig(
+        device=device, critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6
+    ).learner
     checks = kernel_checks(learner)
     for check in checks.values():
         check()
