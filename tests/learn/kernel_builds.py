@@ -43,7 +43,9 @@ def builds() -> dict[str, int]:
             found[f"grad apply {kind} {chunks}"] = build(
                 batch_norm._grad_apply, TILE | {"CHUNKS": chunks}, x=kind, grad=kind, out=kind
             )
-        found[f"head {kind}"] = build(loss_head._head, {"K": 101, "WIDTH": 128}, 8, grad=kind)
+        for warps in (1, 4):
+            sizes = {"K": 101, "WIDTH": 128, "PIECE": 8 * warps}
+            found[f"head {kind} {warps}"] = build(loss_head._head, sizes, warps, grad=kind)
         for extras in (False, True):
             flags = {"TARGET": True, "STACKED": True, "DECAY": extras, "CLIP": extras, "PARTS": 256, "WIDTH": 1024}
             found[f"rows {kind} {extras}"] = build(row_step._rows, STEP | flags, stacked=kind)

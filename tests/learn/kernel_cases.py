@@ -185,6 +185,7 @@ CASES = {
     "norm, bfloat16": (lambda device: norm_case(device, BF16, 200, 70, 3.0), 8e-3),
     "head": (lambda device: head_case(device, 9, 101, 104), 1e-5),
     "head, few atoms": (lambda device: head_case(device, 5, 21, 24), 2e-6),
+    "head, a warp a row": (lambda device: head_case(device, 1030, 21, 24), 2e-6),
     "head, not a number": (head_keeps_a_nan, 0.0),
     "step, critic": (lambda device: step_case(device, "critic", F32), 1e-6),
     "step, actor": (lambda device: step_case(device, "actor", F32), 1e-6),

@@ -26,6 +26,7 @@ UPDATES, PERIODS = (1, 2, 8), (1, 2)
 CYCLES = (1, 10)
 REPLAYS = {"cuda": 1000, "cpu": 200}
 WORLDS, SLOTS = 64, 64
+ROWS_A_DRAW = 4  # recorded rows for each that a batch draws, at least
 LEAST_BATCH = 16  # fewer rows, of which some are bad in one check, are never all good
 SMALL = {"actor_width": 8, "critic_width": 12, "atoms": 21, "batch_size": 64}
 
@@ -98,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         spec = small(spec)
     if options.batch_size is not None:
         spec = with_algo(spec, batch_size=count("--batch-size", options.batch_size, LEAST_BATCH))
+    # Many times what a batch draws, so that with a few bad rows most batches have none.
+    spec = replace(spec, num_envs=max(spec.num_envs, -(-ROWS_A_DRAW * spec.algo.batch_size // checks.FILLED)))
     if not on_gpu:
         torch.set_num_threads(1)
     paths = chosen(options.paths, device, task.algo)

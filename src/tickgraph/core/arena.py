@@ -30,6 +30,9 @@ class Arena:
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None and torch.cuda.is_available():
+            # By its number, as the tensors on it say it, and as other libraries want it.
+            self.device = torch.device("cuda", torch.cuda.current_device())
         self._entries: dict[str, _Entry] = {}
         self._sealed = False
 

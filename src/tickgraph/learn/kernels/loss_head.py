@@ -5,53 +5,67 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+MANY_ROWS = 1024
+"""From here on the rows alone keep a GPU busy, and a warp a row, without any barrier, does most in all."""
+
 
 @triton.jit
 def _softmax(logits, place, inside):
-    """Return logits less their maximum and log-sum, 0 outside, and their probabilities, 0 outside."""
+    """Return logits less their maximum and log-sum, 0 outside, their probabilities, 0 outside, maximum and sum."""
     z = tl.load(logits + place, inside, 0.0).to(tl.float32)
-    z = z - tl.max(tl.where(inside, z, float("-inf")), 0)
+    top = tl.max(tl.where(inside, z, float("-inf")), 0)
+    z = z - top
     e = tl.where(inside, tl.exp(z), 0.0)
     total = tl.sum(e, 0)
-    return tl.where(inside, z - tl.log(total), 0.0), e / total
+    return tl.where(inside, z - tl.log(total), 0.0), e / total, top, total
 
 
 @triton.jit
 def _head(
     online, target, reward, discount, cost, atoms, grad, figures, rows, online_stride, target_stride, grad_stride,
-    K: tl.constexpr, WIDTH: tl.constexpr,
+    K: tl.constexpr, WIDTH: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     """Write one row of the gradient, both members, and of the three figures."""
     row = tl.program_id(0)
     k = tl.arange(0, WIDTH)
     inside = k < K
     z = tl.load(atoms + k, inside, 0.0)
-    _, first = _softmax(target, row.to(tl.int64) * target_stride + k, inside)
-    _, second = _softmax(target, (row.to(tl.int64) + rows) * target_stride + k, inside)
-    lesser = tl.where(tl.sum(first * z, 0) <= tl.sum(second * z, 0), first, second)
+    first, second = row.to(tl.int64) * target_stride, (row.to(tl.int64) + rows) * target_stride
+    _, prob0, top0, total0 = _softmax(target, first + k, inside)
+    _, prob1, top1, total1 = _softmax(target, second + k, inside)
+    zeroth = tl.sum(prob0 * z, 0) <= tl.sum(prob1 * z, 0)
+    lesser = target + tl.where(zeroth, first, second)
+    top, total = tl.where(zeroth, top0, top1), tl.where(zeroth, total0, total1)
     low, high = tl.load(atoms), tl.load(atoms + K - 1)
     r, d, c = tl.load(reward + row), tl.load(discount + row), tl.load(cost + row)
-    moved = r + d * (z - c)
-    # Compared, not min and max: a NaN must stay one, or the guard would not see it.
-    moved = tl.where(moved < low, low, tl.where(moved > high, high, moved))
-    spot = (moved - low) * ((K - 1) / (high - low))
-    # What each atom (rows of the square) receives from every place (columns).
-    away = tl.abs(spot[None, :] - k.to(tl.float32)[:, None])
-    share = tl.where(away > 1.0, 0.0, 1.0 - away)
-    label = tl.where(inside, tl.sum(share * lesser[None, :], 1), 0.0)
-    log0, prob0 = _softmax(online, row.to(tl.int64) * online_stride + k, inside)
-    log1, prob1 = _softmax(online, (row.to(tl.int64) + rows) * online_stride + k, inside)
+    to_spot = (K - 1) / (high - low)
+    atom = k.to(tl.float32)[:, None]
+    # What each atom (rows) receives from every place (columns), some columns at a time: the whole square of a row takes
+    # more registers than there are.
+    received = tl.zeros((WIDTH, PIECE), tl.float32)
+    for start in range(0, WIDTH, PIECE):
+        j = start + tl.arange(0, PIECE)
+        known = j < K
+        mass = tl.where(known, tl.exp(tl.load(lesser + j, known, 0.0).to(tl.float32) - top) / total, 0.0)
+        moved = r + d * (tl.load(atoms + j, known, 0.0) - c)
+        # Compared, not min and max: a NaN must stay one, or the guard would not see it.
+        moved = tl.where(moved < low, low, tl.where(moved > high, high, moved))
+        away = tl.abs(((moved - low) * to_spot)[None, :] - atom)
+        received += tl.where(away > 1.0, 0.0, 1.0 - away) * mass[None, :]
+    label = tl.where(inside, tl.sum(received, 1), 0.0)
+    log0, mine0, _, _ = _softmax(online, row.to(tl.int64) * online_stride + k, inside)
+    log1, mine1, _, _ = _softmax(online, (row.to(tl.int64) + rows) * online_stride + k, inside)
     tl.store(figures + row, -0.5 * (tl.sum(label * log0, 0) + tl.sum(label * log1, 0)))
-    tl.store(figures + rows + row, 0.5 * (tl.sum(prob0 * z, 0) + tl.sum(prob1 * z, 0)))
+    tl.store(figures + rows + row, 0.5 * (tl.sum(mine0 * z, 0) + tl.sum(mine1 * z, 0)))
     tl.store(figures + 2 * rows + row, tl.sum(label * z, 0))
     size = 2.0 * rows
     # Up to the stride: the columns behind the atoms are zeros that fill up the next product.
     whole = k < grad_stride
     place = grad + row.to(tl.int64) * grad_stride + k
-    tl.store(place, tl.where(inside, (prob0 - label) / size, 0.0).to(grad.dtype.element_ty), whole)
+    tl.store(place, tl.where(inside, (mine0 - label) / size, 0.0).to(grad.dtype.element_ty), whole)
     tl.store(
         place + rows * grad_stride,
-        tl.where(inside, (prob1 - label) / size, 0.0).to(grad.dtype.element_ty),
+        tl.where(inside, (mine1 - label) / size, 0.0).to(grad.dtype.element_ty),
         whole,
     )
 
@@ -71,12 +85,14 @@ def categorical_head(
     online, target = online.contiguous(), target.contiguous()
     grad = online.new_empty((members, rows, width), dtype=dtype)
     figures = online.new_empty((3, rows), dtype=torch.float32)
+    warps = 1 if rows >= MANY_ROWS else 4
     _head[(rows,)](
         *(online, target, reward.contiguous(), discount.contiguous(), cost.contiguous(), atoms, grad, figures, rows),
         *(online.shape[-1], target.shape[-1], width),
         K=atoms.shape[0],
         WIDTH=triton.next_power_of_2(max(atoms.shape[0], width)),
-        num_warps=8,
+        PIECE=8 * warps,
+        num_warps=warps,
     )
     return grad, figures
 
