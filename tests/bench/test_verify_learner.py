@@ -355,8 +355,8 @@ def test_compiled_paths_compute_the_same():
 def test_graphs_compute_what_the_reference_says_and_keep_on_doing_so(algo):
     device = torch.device("cuda")
     spec = with_algo(LearnerSpec(algo, DIMS, 2, 16, 64, updates=2), policy_period=2)
-    paths = [PATHS[name] for name in ("eager", "captured-eager", "graph")]
-    made = verify_learner.Case(spec, device, paths, ("fp32", "tf32", "bf16"), 1000, (2, 8), (2,))
+    paths = [PATHS[name] for name in ("captured-eager", "graph")]
+    made = verify_learner.Case(spec, device, paths, ("fp32", "bf16"), 1000, (2,), (2,))  # others compile for minutes
     rows = verify_learner.verify(made)
     assert not failed(rows), [row for row in rows if not row.ok]
     (memory,) = [row for row in rows if row.check == "constant memory"]

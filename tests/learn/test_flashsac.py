@@ -106,6 +106,14 @@ def learner(width: int = 8, seed: int = 0) -> FlashSac:
     return FlashSac(cfg, {"actor": 3, "critic": 4}, 2, 4, Arena("cpu"), seed, total_updates=10)
 
 
+@pytest.mark.parametrize("asked", [None, False, True])
+def test_products_are_bfloat16_where_asked_for_and_by_default_on_a_gpu(asked):
+    small = FlashSacCfg(actor_width=8, actor_blocks=1, critic_width=8, critic_blocks=1, batch_size=4, bf16=asked)
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        made = FlashSac(small, {"actor": 3, "critic": 4}, 2, 4, Arena(device), 0, total_updates=10)
+        assert made.cfg.bf16 is (device == "cuda" if asked is None else asked)
+
+
 def test_a_state_goes_around():
     first, second = learner(), learner(seed=1)
     first.critic_step.adam.moment1.normal_()

@@ -188,7 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     task = load(options.task)
     if options.algo is not None:
         task.use(options.algo)
-    own = "bf16" if task.train.algo.bf16 else "fp32"
+    low = task.train.algo.bf16
+    own = "bf16" if low or (low is None and device.type == "cuda") else "fp32"
     if own == "fp32" and device.type == "cuda" and task.train.matmul_precision == "high":
         own = "tf32"
     precision = check_precision(options.precision or own, device)

@@ -29,6 +29,7 @@ class FlashSacCfg(AlgoCfg):
     actor_blocks: int = 2
     critic_width: int = 256
     critic_blocks: int = 2
+    bf16: bool | None = None
     lr_end: float = 1.5e-4
     sigma_target: float = 0.15
     """The temperature drives the entropy to that of independent Gaussians of this deviation."""

@@ -4,7 +4,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -52,8 +52,9 @@ class AlgoCfg:
     policy_period: int = 2
     """Critic updates per update of the actor."""
     batch_size: int = 2048
-    bf16: bool = False
-    """Run matrix products in bfloat16; weights, statistics, losses and optimiser stay float32."""
+    bf16: bool | None = False
+    """Run an update's matrix products in bfloat16; weights, statistics, losses and optimiser stay float32. None: on a
+    GPU. The policy that collects always computes in float32."""
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"discount": DISCOUNTS}
     least: ClassVar[dict[str, int]] = {"n_step": 1, "policy_period": 1, "atoms": 2, "batch_size": 2}
@@ -163,7 +164,8 @@ class Learner(ABC):
         networks: tuple[Any, Any],
         statistics: bool,
     ) -> None:
-        self.cfg: Any = cfg
+        bf16 = arena.device.type == "cuda" if cfg.bf16 is None else cfg.bf16
+        self.cfg: Any = replace(cfg, bf16=bf16)
         self.obs_dims, self.action_dim, self.arena = dict(obs_dims), action_dim, arena
         self.obs_normalizers: dict[str, ObsNormalizer] = {}
         """By group, told of every observation that the ring records."""

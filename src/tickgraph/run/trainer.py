@@ -397,7 +397,7 @@ class Trainer:
             "device": self.device,
             "device_name": manifest.device_name(self.arena.device),
             "driver": manifest.driver_version() if self._on_cuda else None,
-            "precision": self._precision,
+            "precision": self._precision | {"updates": "bfloat16" if self.learner.cfg.bf16 else "float32"},
             "backend": self.backend,
             "worlds_on": str(self.env.device),
             "execution": train.execution,
