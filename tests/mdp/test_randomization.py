@@ -70,6 +70,29 @@ def test_added_centre_of_mass():
     assert (offset[:, 0] != offset[:, 1]).all()
 
 
+def test_each_column_has_its_own_range():
+    ranges = {0: (-0.01, 0.01), 2: (0.03, 0.05)}
+    env = every_tick_env(mdp.randomize_field, field="body_ipos", ranges=ranges, operation="add", asset_cfg=BASE)
+    body = int(env.scene["robot"].index.body_ids[0])
+    for _ in range(20):
+        env.tick()
+        offset = env.sim.field("body_ipos")[:, body] - env.sim.default_field("body_ipos")[body]
+        for axis, (low, high) in ranges.items():
+            assert (offset[:, axis] >= low - 1e-6).all() and (offset[:, axis] <= high + 1e-6).all()
+        assert (offset[:, 1] == 0.0).all()
+    assert offset[:, 0].std() > 0.003 and offset[:, 2].std() > 0.003
+    # One displacement for all bodies of a world, and decades of equal share in one of two columns.
+    env = every_tick_env(mdp.randomize_field, field="body_ipos", ranges=ranges, operation="add", shared=True)
+    offset = (env.sim.field("body_ipos") - env.sim.default_field("body_ipos"))[:, 1:]
+    torch.testing.assert_close(offset, offset[:, :1].expand(-1, 3, -1), atol=1e-7, rtol=0)
+    ranges = {0: (0.01, 1.0), 1: (1.0, 100.0)}
+    env = every_tick_env(
+        mdp.randomize_field, field="geom_friction", ranges=ranges, operation="abs", distribution="log_uniform"
+    )
+    value = env.sim.field("geom_friction")
+    assert 0.3 < (value[..., 0] < 0.1).float().mean() < 0.7 and 0.3 < (value[..., 1] < 10.0).float().mean() < 0.7
+
+
 def test_worlds_that_go_on_keep_every_byte():
     def even(env):
         return torch.arange(env.num_envs) % 2 == 0
@@ -133,6 +156,10 @@ def test_one_friction_for_all_geoms_and_log_uniform():
         ({"field": "opt.gravity", "ranges": (0.9, 1.1)}, "belongs to no part"),
         ({"field": "body_mass", "ranges": (0.9, 1.1), "axes": (0,)}, "no columns"),
         ({"field": "body_ipos", "ranges": (0.9, 1.1), "axes": (3,)}, "columns 0 to 2"),
+        ({"field": "body_ipos", "ranges": {3: (0.9, 1.1)}}, "columns 0 to 2"),
+        ({"field": "body_ipos", "ranges": {0: (1.1, 0.9)}}, "low <= high"),
+        ({"field": "body_ipos", "ranges": {0: (0.9, 1.1)}, "axes": (0,)}, "leave axes out"),
+        ({"field": "body_ipos", "ranges": {}}, "give at least one"),
     ],
 )
 def test_errors(params, words):

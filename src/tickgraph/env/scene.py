@@ -39,6 +39,8 @@ class EntityData:
         self._sim = env.sim
         self._index = index
         arena, path = env.arena, f"scene/{name}"
+        self._arena, self._path = arena, path
+        self._encoder_bias: Tensor | None = None
         self._qpos = _columns(env, f"{path}/qpos_adr", index.qpos_adr)
         self._dof = _columns(env, f"{path}/dof_adr", index.dof_adr)
         self._bodies = _columns(env, f"{path}/body_ids", index.body_ids)
@@ -122,6 +124,23 @@ class EntityData:
     def joint_pos(self) -> Tensor:
         """(N, J) rad or m."""
         return self._sim.view("qpos")[:, self._qpos]
+
+    @property
+    def encoder_bias(self) -> Tensor:
+        """(N, J) rad or m, what each joint's encoder reads too much: 0 unless an event draws it.
+
+        The first call declares it, as `Backend.view` does with a view: only tasks that ask for it have it.
+        """
+        if self._encoder_bias is None:
+            shape = (self._sim.num_envs, len(self._index.qpos_adr))
+            why = "what each joint's encoder reads too much"
+            self._encoder_bias = self._arena.new(f"{self._path}/encoder_bias", shape, why=why)
+        return self._encoder_bias
+
+    @property
+    def joint_pos_biased(self) -> Tensor:
+        """(N, J) rad or m, as the encoders read them."""
+        return self.joint_pos + self.encoder_bias
 
     @property
     def joint_vel(self) -> Tensor:

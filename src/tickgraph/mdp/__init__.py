@@ -86,7 +86,12 @@ from tickgraph.mdp.observations import (
     site_height,
     up_vector,
 )
-from tickgraph.mdp.randomization import randomize_effort_limits, randomize_field, randomize_pd_gains
+from tickgraph.mdp.randomization import (
+    randomize_effort_limits,
+    randomize_encoder_bias,
+    randomize_field,
+    randomize_pd_gains,
+)
 from tickgraph.mdp.rewards import (
     action_l2,
     action_rate_l2,
@@ -209,6 +214,7 @@ __all__ = [
     "projected_gravity",
     "push_by_setting_velocity",
     "randomize_effort_limits",
+    "randomize_encoder_bias",
     "randomize_field",
     "randomize_pd_gains",
     "reset_joints_by_offset",

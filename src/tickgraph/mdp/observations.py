@@ -68,9 +68,10 @@ def up_vector(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
 # Joints ---------------------------------------------------------------------------------------------------------
 
 
-def joint_pos(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
-    """(N, J) rad or m, positions of the selected joints."""
-    return env.scene[asset_cfg.name].data.joint_pos[:, asset_cfg.joint_ids]
+def joint_pos(env: Env, asset_cfg: SceneEntity = ROBOT, biased: bool = False) -> Tensor:
+    """(N, J) rad or m, positions of the selected joints; biased: as their encoders read them."""
+    data = env.scene[asset_cfg.name].data
+    return (data.joint_pos_biased if biased else data.joint_pos)[:, asset_cfg.joint_ids]
 
 
 def joint_vel(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
@@ -78,10 +79,11 @@ def joint_vel(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     return env.scene[asset_cfg.name].data.joint_vel[:, asset_cfg.joint_ids]
 
 
-def joint_pos_rel(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
-    """(N, J) rad or m, positions of the selected joints less their initial positions."""
+def joint_pos_rel(env: Env, asset_cfg: SceneEntity = ROBOT, biased: bool = False) -> Tensor:
+    """(N, J) rad or m, positions of the selected joints less their initial ones; biased: as encoders read them."""
     data = env.scene[asset_cfg.name].data
-    return (data.joint_pos - data.default_joint_pos)[:, asset_cfg.joint_ids]
+    position = data.joint_pos_biased if biased else data.joint_pos
+    return (position - data.default_joint_pos)[:, asset_cfg.joint_ids]
 
 
 def joint_vel_rel(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:

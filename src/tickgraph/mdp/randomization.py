@@ -1,7 +1,11 @@
-"""Domain randomisation: events that draw model fields anew, always from the model's own values, never compounding."""
+"""Domain randomisation: events that draw model fields anew, always from the model's own values, never compounding.
+
+Encoders are no model field: what they read wrongly is drawn here too, and observations add it where they are asked to.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.masked import assign_rows
 from tickgraph.env.config import SceneEntityCfg
 from tickgraph.env.scene import SceneEntity
 from tickgraph.mdp.observations import ROBOT
@@ -39,7 +44,7 @@ class _Draw:
         field: MjModel field.
         ids: rows of the field.
         axes: columns of the field, None for a field without; each has draws of its own unless ``sign`` is given.
-        ranges: low and high.
+        ranges: low and high, or a pair of them for each column.
         operation: scale (default * draw), add (default + draw) or abs (draw).
         distribution: uniform or log_uniform.
         shared: one draw for all rows of a world.
@@ -54,7 +59,7 @@ class _Draw:
         field: str,
         ids: list[int],
         axes: list[int] | None,
-        ranges: Range,
+        ranges: Range | Sequence[Range],
         operation: str,
         distribution: str,
         shared: bool = False,
@@ -64,11 +69,12 @@ class _Draw:
         _check(path, ranges, operation, distribution)
         constant = env.arena.constant
         self._env, self._operation, self._log = env, operation, distribution == "log_uniform"
-        self._low, self._high = (float(np.log(r)) if self._log else float(r) for r in ranges)
         self._rng, self._draw = env.rng.stream(path), draw
         self._field = env.sim.field(field)
+        env.sim.check_rows(field, ids)
         default = env.sim.default_field(field)
         name = f"{path}/{field}{draw and '_'}{draw}"
+        self._low, self._high = self._ends(constant, name, ranges, 1 if shared else len(ids))
         self._ids = constant(f"{name}_ids", ids, torch.int64, "rows of the field that are drawn")
         self._shared, self._axes = shared, axes
         if axes is not None:
@@ -79,6 +85,15 @@ class _Draw:
         if default.device.type != "meta":
             self._default = constant(f"{name}_default", self._default, torch.float32, "the model's own values")
         self._sign = None if sign is None else constant(f"{name}_sign", sign, torch.float32, "factor of each column")
+
+    def _ends(self, constant: Any, name: str, ranges: Any, rows: int) -> tuple[Any, Any]:
+        """Return the low and the high end of the draws: numbers, or tensors of one number for each draw of a world."""
+        end = (lambda value: float(np.log(value))) if self._log else float
+        if not isinstance(ranges[0], Sequence):
+            return end(ranges[0]), end(ranges[1])
+        low, high = ([end(pair[i]) for pair in ranges] * rows for i in (0, 1))
+        why = "an end of each draw's range"
+        return constant(f"{name}_low", low, why=why), constant(f"{name}_high", high, why=why)
 
     def __call__(self, mask: Tensor) -> None:
         rows, columns = self._default.shape[0], 1 if self._axes is None else len(self._axes)
@@ -110,7 +125,7 @@ class randomize_field:
 
     Params:
         field: a per-world MjModel field whose name begins with body_, geom_, site_, jnt_, dof_ or actuator_.
-        ranges: low and high of the draw.
+        ranges: low and high of the draw, or {column: (low, high)} for columns with ranges of their own.
         operation: "scale" (default * draw), "add" (default + draw) or "abs" (draw).
         asset_cfg: the entity and its bodies, geoms, sites, joints or actuators, as the field's name says.
         axes: columns of the field that are drawn, each by itself; by default all, and of geom_friction the sliding one.
@@ -123,7 +138,14 @@ class randomize_field:
         field, asset_cfg = params["field"], params.get("asset_cfg", SceneEntityCfg())
         ids = _rows(env, path, field, asset_cfg)
         shape = tuple(env.sim.default_field(field).shape[1:])
-        axes = params.get("axes")
+        axes, ranges = params.get("axes"), params["ranges"]
+        if isinstance(ranges, Mapping):
+            if axes is not None or not ranges:
+                raise TickgraphError(
+                    f"{path}: ranges are {dict(ranges)} and axes {axes}; ranges by column name the columns, so give at "
+                    "least one and leave axes out"
+                )
+            axes, ranges = tuple(ranges), list(ranges.values())
         if len(shape) > 1:
             raise TickgraphError(
                 f"{path}: field {field} has {len(shape)} axes a row; randomize_field takes at most one"
@@ -135,7 +157,7 @@ class randomize_field:
         if shape and not all(0 <= a < shape[0] for a in axes):
             raise TickgraphError(f"{path}: axes {tuple(axes)} given, field {field} has columns 0 to {shape[0] - 1}")
         self._draw = _Draw(
-            env, path, field, ids, None if axes is None else list(axes), params["ranges"],
+            env, path, field, ids, None if axes is None else list(axes), ranges,
             params.get("operation", "scale"), params.get("distribution", "uniform"), params.get("shared", False),
         )  # fmt: skip
 
@@ -144,7 +166,7 @@ class randomize_field:
         env: Env,
         mask: Tensor,
         field: str,
-        ranges: Range,
+        ranges: Range | Mapping[int, Range],
         operation: str = "scale",
         asset_cfg: SceneEntity = ROBOT,
         axes: tuple[int, ...] | None = None,
@@ -227,16 +249,42 @@ class randomize_effort_limits:
         self._draw(mask)
 
 
-def _check(path: str, ranges: Range, operation: str, distribution: str) -> None:
+class randomize_encoder_bias:
+    """Draw what each joint's encoder reads too much. Meant for mode ``startup``: a robot keeps its encoders.
+
+    The simulation knows nothing of it: `joint_pos` and `joint_pos_rel` show it where they are asked for ``biased``.
+
+    Params:
+        bias_range: low and high, rad or m; each joint of each world has a draw of its own.
+        asset_cfg: the entity and its joints.
+    """
+
+    def __init__(self, cfg: Any, env: Env, path: str) -> None:
+        asset_cfg = cfg.params.get("asset_cfg", SceneEntityCfg())
+        check_range(cfg.params["bias_range"], f"{path}: bias_range")
+        data = env.scene[asset_cfg.name].data
+        self._bias, self._rng = data.encoder_bias, env.rng.stream(path)
+        index = env.scene[asset_cfg.name].index
+        chosen = index.find("joint", asset_cfg.joint_names or ".*")
+        drawn = [joint in chosen for joint in range(self._bias.shape[1])]
+        self._drawn = env.arena.constant(f"{path}/drawn", drawn, torch.bool, "joints whose encoder is drawn")
+
+    def __call__(self, env: Env, mask: Tensor, bias_range: Range, asset_cfg: SceneEntity = ROBOT) -> None:
+        bias = self._rng.uniform("", self._bias.shape[1], *bias_range)
+        assign_rows(self._bias, mask, torch.where(self._drawn, bias, self._bias))
+
+
+def _check(path: str, ranges: Range | Sequence[Range], operation: str, distribution: str) -> None:
     if operation not in OPERATIONS:
         hint = nearby(operation, OPERATIONS) or f"choose one of {', '.join(OPERATIONS)}"
         raise TickgraphError(f"{path}: operation {operation!r} is unknown; {hint}")
     if distribution not in DISTRIBUTIONS:
         hint = nearby(distribution, DISTRIBUTIONS) or f"choose one of {', '.join(DISTRIBUTIONS)}"
         raise TickgraphError(f"{path}: distribution {distribution!r} is unknown; {hint}")
-    check_range(ranges, f"{path}: ranges")
-    if distribution == "log_uniform" and ranges[0] <= 0.0:
-        raise TickgraphError(f"{path}: ranges are {tuple(ranges)}, expected (low, high) with 0 < low <= high")
+    for pair in ranges if isinstance(ranges[0], Sequence) else [ranges]:
+        check_range(pair, f"{path}: ranges")
+        if distribution == "log_uniform" and pair[0] <= 0.0:
+            raise TickgraphError(f"{path}: ranges are {tuple(pair)}, expected (low, high) with 0 < low <= high")
 
 
 def _rows(env: Env, path: str, field: str, asset_cfg: SceneEntityCfg) -> list[int]:

@@ -117,6 +117,24 @@ class Backend(ABC):
             self._attach_field(name, tensor)
         return tensor
 
+    def check_rows(self, name: str, rows: list[int]) -> None:
+        """Refuse rows of a model field that cannot differ between worlds though the field can.
+
+        MuJoCo compiles a lone body whose inertia lies in its own frame with a diagonal mass matrix, which has no place
+        for what a displaced centre of mass couples.
+
+        Raises:
+            TickgraphError: the field moves the centre of mass of such a body.
+        """
+        model = self.scene.mjmodel
+        for row in rows if name in ("body_ipos", "body_iquat") else ():
+            if model.body_simple[row]:
+                raise TickgraphError(
+                    f"{name} of body {model.body(row).name!r} cannot differ between worlds: MuJoCo has compiled a "
+                    "diagonal mass matrix for it, as its centre of mass is its origin; give the body simple='false' in "
+                    "its model"
+                )
+
     def default_field(self, name: str) -> Tensor:
         """Return the model's own value of a field, (...), which `field` starts from; a constant."""
         tensor = self._defaults.get(name)
