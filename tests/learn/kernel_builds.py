@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -11,10 +12,23 @@ from tickgraph.learn.kernels import batch_norm, loss_head, row_step
 from tickgraph.learn.row_step import FREE, ROW, STATISTICS
 
 HOPPER = GPUTarget("cuda", 90, 32)
-TILE = {"ROWS": batch_norm.ROWS, "COLS": batch_norm.COLS}
+LAYERS = ((4, 4096, 1024), (1, 4096, 128), (4, 512, 1024))
+"""(members, rows, columns): the widest and the narrowest layer at a usual batch size, and one at a small batch size."""
 POINTERS = {"table": "*i32", "steps": "*i64", "taken": "*i8"}
 NUMBERS = dict.fromkeys(("eps", "momentum", "tau", "max_norm"), "fp32") | dict.fromkeys(
-    ("rows", "cols", "grad_rows", "size", "stats_size", "parts", "online_stride", "target_stride", "grad_stride"), "i32"
+    (
+        "rows",
+        "cols",
+        "grad_rows",
+        "width",
+        "size",
+        "stats_size",
+        "parts",
+        "online_stride",
+        "target_stride",
+        "grad_stride",
+    ),
+    "i32",
 )
 STEP = {"BETA1": 0.9, "BETA2": 0.999, "EPS": 1e-8, "ROW": ROW, "FREE": FREE, "STATISTICS": STATISTICS}
 SUMS = {"PROGRAMS": 255, "STEPS": 9, "STATS_STEPS": 11, "BLOCK": row_step.BLOCK}
@@ -28,21 +42,43 @@ def build(kernel, constants: dict, warps: int = 4, **pointers: str) -> int:
     return len(triton.compile(source, target=HOPPER, options={"num_warps": warps}).asm["cubin"])
 
 
+def build_aligned(kernel, constants: dict, numbers: Sequence[str], **pointers: str) -> int:
+    """Build for addresses and `numbers` that are multiples of 16, where several values are loaded at a time."""
+    kinds = NUMBERS | pointers
+    signature = {name: "constexpr" if name in constants else kinds.get(name, "*fp32") for name in kernel.arg_names}
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    even = [i for i, (name, kind) in enumerate(signature.items()) if name in numbers or kind.startswith("*")]
+    source = ASTSource(kernel, signature, places, {(i,): [["tt.divisibility", 16]] for i in even})
+    return len(triton.compile(source, target=HOPPER, options={"num_warps": batch_norm.WARPS}).asm["cubin"])
+
+
+def norm_builds(kind: str) -> dict[str, int]:
+    """Build batch norm for `LAYERS`, and the whitening of an input of 130 columns."""
+    found, even = {}, ("rows", "cols", "grad_rows")
+    for members, rows, cols in LAYERS:
+        how, name = batch_norm.plan(members, rows, cols, rows), f"{kind} {rows} {cols}"
+        last = how.last() | {"CHUNK_ROWS": how.steps * batch_norm.ROWS}
+        if how.chunks:
+            found[f"moments {name}"] = build_aligned(batch_norm._moments, how.sums(), even, x=kind)
+            found[f"grad sums {name}"] = build_aligned(batch_norm._grad_sums, how.sums(), even, x=kind, grad=kind)
+        for residual in (False, True):
+            flags, given = last | {"RESIDUAL": residual}, {"x": kind, "residual": kind, "y": kind}
+            found[f"norm {name} {residual}"] = build_aligned(batch_norm._norm, flags, even, **given)
+        found[f"grad {name}"] = build_aligned(batch_norm._grad, how.last(), even, x=kind, grad=kind, out=kind)
+    for rows in (4096, 512):
+        how = batch_norm.plan(1, rows, 130, rows)
+        last = how.last() | {"CHUNK_ROWS": how.steps * batch_norm.ROWS}
+        if how.chunks:
+            found[f"moments of {rows}"] = build_aligned(batch_norm._moments, how.sums(), ("rows",))
+        found[f"whiten {kind} {rows}"] = build_aligned(batch_norm._whiten, last, ("rows",), out=kind)
+    return found
+
+
 def builds() -> dict[str, int]:
     """Build each kernel in the forms that a run launches, in float32 and bfloat16."""
     found = {}
     for kind in ("*fp32", "*bf16"):
-        for chunks, steps in ((1, 8), (16, 4)):
-            sums = TILE | {"CHUNKS": chunks, "STEPS": steps}
-            found[f"moments {kind} {chunks}"] = build(batch_norm._moments, sums, x=kind)
-            for residual in (False, True):
-                given = {"x": kind, "residual": kind, "y": kind}
-                name = f"apply {kind} {chunks} {residual}"
-                found[name] = build(batch_norm._apply, sums | {"RESIDUAL": residual}, **given)
-            found[f"grad sums {kind} {chunks}"] = build(batch_norm._grad_sums, sums, x=kind, grad=kind)
-            found[f"grad apply {kind} {chunks}"] = build(
-                batch_norm._grad_apply, TILE | {"CHUNKS": chunks}, x=kind, grad=kind, out=kind
-            )
+        found |= norm_builds(kind)
         for warps in (1, 4):
             sizes = {"K": 101, "WIDTH": 128, "PIECE": 8 * warps}
             found[f"head {kind} {warps}"] = build(loss_head._head, sizes, warps, grad=kind)

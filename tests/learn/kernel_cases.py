@@ -5,6 +5,7 @@ Run as a program it prints these figures as JSON, with Triton's interpreter on t
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -21,6 +22,7 @@ from tickgraph.learn.row_step import RowStep
 from tickgraph.learn.sac import SacCfg
 from tickgraph.learn.stacked import kernel_checks
 from tickgraph.learn.storage import Stacked, declare
+from tickgraph.learn.trunk import whiten
 
 F32, BF16 = torch.float32, torch.bfloat16
 
@@ -49,6 +51,56 @@ def norm_case(device: str, dtype: torch.dtype, rows: int, cols: int, far: float)
     inputs = (grad, x, *wanted[1:], gain, offset)
     found += zip(kernel.norm_relu_backward(*inputs), batch_norm.norm_relu_backward(*inputs), strict=True)
     return max(off(*pair) for pair in found)
+
+
+def whiten_case(device: str, dtype: torch.dtype, rows: int, cols: int, far: float) -> float:
+    """The input on its statistics against float64, a column of one value among it, and the columns behind it."""
+    from tickgraph.learn.kernels import batch_norm as kernel
+
+    torch.manual_seed(0)
+    x = (torch.randn(rows, cols) * 2 + far).to(device)
+    x[:, 1] = far + 0.3
+    made, wanted = kernel.whiten(x, dtype), whiten(x.double(), torch.float64)
+    assert made[0].dtype == dtype and made[0].shape == wanted[0].shape
+    assert torch.equal(made[0][:, cols:].double(), wanted[0][:, cols:]) and made[0][:, 1].abs().max() < 1e-6
+    return max(off(*pair) for pair in zip(made, wanted, strict=True))
+
+
+def norm_fakes(device: str) -> float:
+    """What a compiler takes the results to be like: raises where it is not so, of all rows at once and in chunks."""
+    from tickgraph.learn.kernels import batch_norm as kernel
+
+    for rows in (6, 514):
+        x, row = torch.ones(2, rows, 3, device=device, dtype=BF16), torch.ones(2, 3, device=device)
+        calls = ((kernel.norm_relu, (x, row, row, x)), (kernel.norm_relu_backward, (x[:, :5], x, row, row, row, row)))
+        for call, args in (*calls, (kernel.whiten, (x[0].float(), BF16))):
+            torch.library.opcheck(call, args, test_utils=("test_schema", "test_faketensor"))
+    return 0.0
+
+
+def few_chunks(case: Callable[..., float], *args) -> float:
+    """A case where sums take no more than two chunks, so that one has several tiles."""
+    from tickgraph.learn.kernels import batch_norm as kernel
+
+    usual = kernel.MAX_CHUNKS, kernel.MAX_CHUNKS_NARROW
+    try:
+        kernel.MAX_CHUNKS = kernel.MAX_CHUNKS_NARROW = 2
+        return case(*args)
+    finally:
+        kernel.MAX_CHUNKS, kernel.MAX_CHUNKS_NARROW = usual
+
+
+def norm_keeps_a_nan(device: str, rows: int) -> float:
+    """One value that is not a number must show in all rows of its column, and in no other column."""
+    from tickgraph.learn.kernels import batch_norm as kernel
+
+    torch.manual_seed(0)
+    x, row = torch.randn(1, rows, 3, device=device), torch.ones(1, 3, device=device)
+    x[0, rows - 1, 1] = torch.nan
+    norm, white = kernel.norm_relu(x, row, row, x), kernel.whiten(x[0], F32)
+    back = kernel.norm_relu_backward(x[:, :9].nan_to_num(), x, *norm[1:], row, row)
+    spoiled = [torch.isnan(value).view(-1, value.shape[-1])[:, :3] for value in (*norm, *white, back[0])]
+    return float(any(not value[:, 1].all() or value[:, ::2].any() for value in spoiled))
 
 
 def head_case(device: str, rows: int, atoms: int, width: int) -> float:
@@ -181,8 +233,21 @@ def checks_case(device: str) -> float:
 CASES = {
     "norm": (lambda device: norm_case(device, F32, 200, 70, 0.0), 2e-6),
     "norm, far from 0": (lambda device: norm_case(device, F32, 131, 64, 300.0), 2e-5),
-    "norm, more rows than a chunk": (lambda device: norm_case(device, F32, 1100, 5, 1.0), 2e-6),
     "norm, bfloat16": (lambda device: norm_case(device, BF16, 200, 70, 3.0), 8e-3),
+    "norm, chunks": (lambda device: norm_case(device, F32, 600, 37, 0.0), 4e-6),
+    "norm, chunks far from 0": (lambda device: norm_case(device, F32, 515, 32, 300.0), 2e-5),
+    "norm, more rows than a tile": (lambda device: few_chunks(norm_case, device, F32, 1100, 5, 1.0), 2e-6),
+    "norm, chunks in bfloat16": (lambda device: norm_case(device, BF16, 530, 37, 3.0), 8e-3),
+    "norm, not a number": (lambda device: norm_keeps_a_nan(device, 200), 0.0),
+    "norm, not a number in chunks": (lambda device: norm_keeps_a_nan(device, 600), 0.0),
+    "norm, as a compiler sees it": (norm_fakes, 0.0),
+    "whiten": (lambda device: whiten_case(device, F32, 200, 23, 0.0), 2e-6),
+    "whiten, far from 0": (lambda device: whiten_case(device, F32, 131, 37, 300.0), 1e-5),
+    "whiten, bfloat16": (lambda device: whiten_case(device, BF16, 200, 23, 3.0), 8e-3),
+    "whiten, chunks": (lambda device: whiten_case(device, F32, 700, 71, 0.0), 4e-6),
+    "whiten, chunks far from 0": (lambda device: whiten_case(device, F32, 601, 37, 300.0), 1e-5),
+    "whiten, more rows than a tile": (lambda device: few_chunks(whiten_case, device, F32, 1100, 5, 1.0), 2e-6),
+    "whiten, chunks in bfloat16": (lambda device: whiten_case(device, BF16, 600, 31, 3.0), 8e-3),
     "head": (lambda device: head_case(device, 9, 101, 104), 1e-5),
     "head, few atoms": (lambda device: head_case(device, 5, 21, 24), 2e-6),
     "head, a warp a row": (lambda device: head_case(device, 1030, 21, 24), 2e-6),

@@ -10,7 +10,7 @@ from tickgraph.core.arena import Arena
 from tickgraph.learn import batch_norm, loss_head
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.storage import Storage
-from tickgraph.learn.trunk import filled
+from tickgraph.learn.trunk import filled, whiten
 
 
 def hold(mine: Tensor, wanted: Tensor, limit: float) -> None:
@@ -20,8 +20,11 @@ def hold(mine: Tensor, wanted: Tensor, limit: float) -> None:
         raise ArithmeticError(f"a result is off by {off.item():.1e} where {limit:.0e} is allowed")
 
 
-def check_batch_norm(device: torch.device, shapes: Sequence[tuple[int, int, int]], dtype: torch.dtype) -> None:
-    """Run batch norm with ReLU, forward and backward, on (members, rows, width) for each of the shapes."""
+def check_batch_norm(
+    device: torch.device, shapes: Sequence[tuple[int, int, int]], inputs: Sequence[tuple[int, int]], dtype: torch.dtype
+) -> None:
+    """Run batch norm with ReLU, forward and backward, on (members, rows, width) for each of the shapes, and the
+    whitening on (rows, width) for each of the inputs."""
     from tickgraph.learn.kernels import batch_norm as kernel
 
     limit = 1e-4 if dtype == torch.float32 else 1e-2  # over a few rows both forms round by 2e-5
@@ -32,10 +35,14 @@ def check_batch_norm(device: torch.device, shapes: Sequence[tuple[int, int, int]
             made, wanted = (form.norm_relu(x, gain, offset, extra) for form in (kernel, batch_norm))
             for pair in zip(made, wanted, strict=True):
                 hold(*pair, limit)
-        inputs = (residual[:, : rows // 2].contiguous(), x, *wanted[1:], gain, offset)
+        given = (residual[:, : rows // 2].contiguous(), x, *wanted[1:], gain, offset)
         # About one ReLU in ten million lies so near to 0 that it rounds to the other side, and its gradient with it.
-        for pair in zip(kernel.norm_relu_backward(*inputs), batch_norm.norm_relu_backward(*inputs), strict=True):
+        for pair in zip(kernel.norm_relu_backward(*given), batch_norm.norm_relu_backward(*given), strict=True):
             hold(*pair, max(limit, 1e-3))
+    for k, shape in enumerate(inputs):
+        x = 1.0 + ramp(shape, device, k)
+        for pair in zip(kernel.whiten(x, dtype), whiten(x, dtype), strict=True):
+            hold(*pair, limit)
 
 
 def check_loss_head(device: torch.device, rows: int, atoms: Tensor, dtype: torch.dtype) -> None:

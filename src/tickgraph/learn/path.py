@@ -14,7 +14,7 @@ from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, first_line
 from tickgraph.learn import batch_norm
 from tickgraph.learn.storage import flatten, join
-from tickgraph.learn.trunk import NormForm
+from tickgraph.learn.trunk import NormForm, whiten
 
 _log = logging.getLogger(__name__)
 
@@ -68,12 +68,12 @@ class Switches:
         return join if self.joined else flatten
 
     def norm_form(self) -> NormForm:
-        """Return what computes batch norm with ReLU."""
+        """Return what computes batch norms."""
         if self.batch_norm == "torch":
-            return NormForm(batch_norm.norm_relu, batch_norm.norm_relu_backward)
+            return NormForm(batch_norm.norm_relu, batch_norm.norm_relu_backward, whiten)
         from tickgraph.learn.kernels import batch_norm as kernel
 
-        return NormForm(kernel.norm_relu, kernel.norm_relu_backward)
+        return NormForm(kernel.norm_relu, kernel.norm_relu_backward, kernel.whiten)
 
     def head_form(self) -> HeadForm:
         """Return what computes the loss from filled-up logits: as `loss_head.categorical_head`, with the precision of

@@ -15,11 +15,11 @@ from torch import Tensor
 from tickgraph.learn import trunk
 from tickgraph.learn.flashsac import ActorLoss, CriticLoss, FlashSac, FlashSacCfg
 from tickgraph.learn.kernel_check import check_batch_norm, check_loss_head, check_row_steps
-from tickgraph.learn.networks import BatchStats, batch_statistics, log_std_of, sample_action
+from tickgraph.learn.networks import log_std_of, sample_action
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.storage import Stacked, Storage
-from tickgraph.learn.trunk import EPS, Grads, Kept, Running, Weights, fill, fill_input, full_product
+from tickgraph.learn.trunk import Grads, Kept, Running, Weights, fill, full_product
 
 
 class CriticGradient(NamedTuple):
@@ -56,12 +56,6 @@ class ActorGradient(NamedTuple):
     def parts(self) -> tuple[ActorLoss, Tensor]:
         """Return what the readable objective returns, and the gradient."""
         return ActorLoss(self.loss, self.entropy, self.statistics), self.grad
-
-
-def whitened(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, BatchStats]:
-    """Return an input (R, O) on the statistics of the batch, as `trunk.forward` wants it, and what to commit."""
-    mean, var, stats = batch_statistics(x)
-    return fill_input((x - mean) * torch.rsqrt(var + EPS), dtype), stats
 
 
 class CriticUpdate:
@@ -106,7 +100,8 @@ class CriticUpdate:
         """
         action, log_prob = successor
         size = action.shape[0]
-        x, first = whitened(torch.cat((batch.critic_obs, torch.cat((batch.action, action))), dim=-1), self.dtype)
+        raw = torch.cat((batch.critic_obs, torch.cat((batch.action, action))), dim=-1)
+        x, first_mean, first_var = self.norm.whiten(raw, self.dtype)
         online = self.storage.parameters
         if self.path.stacked:
             weights = self.weights(online, self.target)
@@ -131,7 +126,8 @@ class CriticUpdate:
         loss, q, target_q = figures.mean(1).unbind()
         grads = self._backward(weights, x, kept, to_logits, (features, unit, scale, head), members)
         grad = self.flat([grads[span.name] for span in self.storage.spans])
-        return CriticGradient(loss, q, target_q, kept.statistics(first, members, x.shape[0], self.flat), grad)
+        statistics = kept.statistics((first_mean, first_var), members, x.shape[0], self.flat)
+        return CriticGradient(loss, q, target_q, statistics, grad)
 
     def _backward(
         self, weights: Weights, x: Tensor, kept: Kept, to_logits: Tensor, ends: Sequence[Tensor], members: int
@@ -200,7 +196,7 @@ class ActorUpdate:
         """Compute `flashsac.actor_objective` and its gradient; arguments as there."""
         size, actions = batch.action.shape
         weights = self.weights()
-        x, first = whitened(batch.actor_obs, self.dtype)
+        x, first_mean, first_var = self.norm.whiten(batch.actor_obs, self.dtype)
         h, kept = trunk.forward(weights, x, self.norm)
         features, unit, scale = trunk.unit_features(h[:, :size], weights.gain)
         head, bias = self.heads(weights)
@@ -229,7 +225,8 @@ class ActorUpdate:
         grads["mean.weight"], grads["raw.weight"] = to_head[:actions], to_head[actions : 2 * actions]
         grads["mean_bias"], grads["raw_bias"] = to_mean.sum(0), to_raw.sum(0)
         grad = self.flat([grads[span.name] for span in self.storage.spans])
-        return ActorGradient(loss, -log_prob.mean(), kept.statistics(first, 1, x.shape[0], self.flat), grad)
+        statistics = kept.statistics((first_mean, first_var), 1, x.shape[0], self.flat)
+        return ActorGradient(loss, -log_prob.mean(), statistics, grad)
 
     def lesser_value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return min_i Q_i(s, a), (B,), on running statistics, and its gradient for the action, (B, A)."""
@@ -285,9 +282,12 @@ def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
     dtype = torch.bfloat16 if cfg.bf16 else torch.float32
     shapes = [(4, rows, width) for width in (cfg.critic_width, 4 * cfg.critic_width)]
     shapes += [(1, rows, width) for width in (cfg.actor_width, 4 * cfg.actor_width)]
+    storages = (learner.critic_storage, learner.actor_storage)
+    embeds = [storage.named(storage.parameters)["trunk.embed.weight"] for storage in storages]
+    inputs = [(rows, embed.shape[-1]) for embed in embeds]
 
     return {
-        "batch_norm": lambda: check_batch_norm(device, shapes, dtype),
+        "batch_norm": lambda: check_batch_norm(device, shapes, inputs, dtype),
         "loss_head": lambda: check_loss_head(device, cfg.batch_size, learner.atoms, dtype),
         "row_step": lambda: check_row_steps(learner.critic_step, learner.actor_step),
     }

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tickgraph.learn.batch_norm import EPS, variance_to_commit, wide
-from tickgraph.learn.networks import BatchStats, UnitRMSNorm
+from tickgraph.learn.networks import BatchStats, UnitRMSNorm, batch_statistics
 from tickgraph.learn.storage import Stacked, Storage, join
 
 Normed = tuple[Tensor, Tensor, Tensor]
@@ -24,10 +24,11 @@ Grads = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class NormForm:
-    """What computes batch norm with ReLU: the functions of `batch_norm.py` or their kernels."""
+    """What computes batch norms: `norm_relu` of `batch_norm.py`, its backward pass and `whiten`, or their kernels."""
 
     forward: Callable[..., Normed]
     backward: Callable[..., Normed]
+    whiten: Callable[[Tensor, torch.dtype], Normed]
 
 
 def filled(width: int) -> int:
@@ -129,6 +130,13 @@ def fill(x: Tensor) -> Tensor:
 def fill_input(xhat: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a normalised input (..., I) with a column of ones, filled up."""
     return fill(torch.cat((xhat, torch.ones_like(xhat[..., :1])), dim=-1)).to(dtype)
+
+
+def whiten(x: Tensor, dtype: torch.dtype) -> Normed:
+    """Return an input (R, I) on the statistics of the batch, filled as by `fill_input`, and mean (I,) and unbiased
+    variance (I,), which are to commit."""
+    mean, var, stats = batch_statistics(x)
+    return fill_input((x - mean) * torch.rsqrt(var + EPS), dtype), *stats
 
 
 @dataclass

@@ -1,7 +1,11 @@
-"""`learn/batch_norm.py` in Triton: partial statistics of row chunks, then one pass that combines and applies them.
+"""`learn/batch_norm.py` and the whitening of inputs in Triton.
 
-No sum depends on the order in which programs run, so a run repeats bit for bit.
+Many rows take two launches: sums of chunks of rows, then one pass that combines and applies them. Few rows take one,
+whose programs hold all rows of their columns in registers. No sum depends on the order in which programs run, so a run
+repeats bit for bit.
 """
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -9,136 +13,265 @@ import triton.language as tl
 from torch import Tensor
 
 from tickgraph.learn.batch_norm import EPS
+from tickgraph.learn.trunk import filled
 
-ROWS, COLS = 64, 64
-"""A program's tile."""
-PROGRAMS = 264
-"""Programs of a reduction that keep an H200 busy, two for each of its processors."""
-MAX_CHUNKS = 16
+# An H200 has 132 processors with 65,536 registers each. A program has 8 warps and takes tiles of 128 rows, 16 or 32
+# values a thread, whose loads are all under way at once. 512 programs of a reduction are 31 warps a processor: all fit
+# at the 64 registers that `_moments` takes in the widest layer, two rounds at the 128 of the backward pass, and some
+# 60 KiB are under way a processor where 25 KiB hide the memory's latency. The last pass reads 8 bytes a chunk and
+# column for each of its tiles, which are 256 bytes a column in bfloat16, so chunks are few: 16 at most, and 32 where
+# up to 8 programs cover the columns and the last pass waits for latency, not for bytes. Narrow layers take half the
+# columns a program, for twice the programs. A program that holds all rows has up to 512 of them by 16 columns, 32
+# values a thread, and reads 32 bytes of a row in bfloat16, the least that memory gives.
+ROWS = 128
+WARPS = 8
+PROGRAMS = 512
+MAX_CHUNKS, MAX_CHUNKS_NARROW = 16, 32
+COLS, COLS_NARROW = 64, 32
+WHOLE_ROWS, WHOLE_COLS = 512, 16
 
 
 @triton.jit
-def _moments(x, partial, rows, cols, STEPS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Write mean and summed squared deviation of each chunk of STEPS tiles to partial (M, CHUNKS, 2, C)."""
+def _folded(tile, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Return sums (KEPT, COLS) of every KEPT-th row, which each thread adds up alone."""
+    return tl.sum(tl.reshape(tile, (ROWS // KEPT, KEPT, COLS)), 0)
+
+
+@triton.jit
+def _moments(
+    x, partial, rows, cols,
+    STEPS: tl.constexpr, CHUNKS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Write mean and summed squared deviation of each chunk of STEPS tiles to partial (M, CHUNKS, 2, C).
+
+    Sums are of differences to the chunk's first row. As that is one of the rows, the square that is taken off at the
+    end is at most as many times what is left as the chunk has rows, wherever the mean lies.
+    """
     member, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    mean = tl.zeros((COLS,), tl.float32)
-    spread = tl.zeros((COLS,), tl.float32)
+    known = col < cols
+    first = part * (STEPS * ROWS)
+    here = x + (member * rows + first) * cols + col
+    start = tl.load(here, known & (first < rows), 0.0).to(tl.float32)
+    total = tl.zeros((KEPT, COLS), tl.float32)
+    squares = tl.zeros((KEPT, COLS), tl.float32)
     for step in range(STEPS):
-        first = (part * STEPS + step) * ROWS
-        row = first + tl.arange(0, ROWS)
-        inside = (row < rows)[:, None] & (col < cols)[None, :]
-        tile = tl.load(x + (member * rows + row[:, None]) * cols + col[None, :], inside, 0.0).to(tl.float32)
-        # The rows of this tile, and what they are of all so far; the tiles before it are full.
-        new = tl.minimum(tl.maximum(rows - first, 0), ROWS) * 1.0
-        share = new / (step * ROWS + tl.maximum(new, 1.0))
-        new_mean = tl.sum(tile, 0) / tl.maximum(new, 1.0)
-        centred = tl.where(inside, tile - new_mean[None, :], 0.0)
-        delta = new_mean - mean
-        mean += delta * share
-        spread += tl.sum(centred * centred, 0) + delta * delta * (share * (step * ROWS))
+        row = step * ROWS + tl.arange(0, ROWS)
+        inside = (first + row < rows)[:, None] & known[None, :]
+        tile = tl.load(here[None, :] + row[:, None] * cols, inside, 0.0).to(tl.float32)
+        apart = tl.where(inside, tile - start[None, :], 0.0)
+        total += _folded(apart, KEPT, ROWS, COLS)
+        squares += _folded(apart * apart, KEPT, ROWS, COLS)
+    count = tl.minimum(tl.maximum(rows - first, 1), STEPS * ROWS) * 1.0
+    shift = tl.sum(total, 0)
+    spread = tl.sum(squares, 0) - shift * (shift / count)
     place = partial + ((member * CHUNKS + part) * 2) * cols + col
-    tl.store(place, mean, col < cols)
-    tl.store(place + cols, spread, col < cols)
+    tl.store(place, start + shift / count, known)
+    tl.store(place + cols, tl.where(spread < 0.0, 0.0, spread), known)  # a NaN stays one
 
 
 @triton.jit
-def _apply(
-    x, residual, partial, gain, offset, y, mean_out, scale_out, rows, cols, eps,
-    RESIDUAL: tl.constexpr, STEPS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-):  # fmt: skip
-    """Combine the chunks' statistics and write y, mean and scale."""
-    member = tl.program_id(2).to(tl.int64)
-    col = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    part = tl.arange(0, CHUNKS)
+def _parts(partial, member, col, cols, CHUNKS: tl.constexpr):
+    """Return both halves (CHUNKS, COLS) of what the first pass wrote."""
+    place = partial + ((member * CHUNKS + tl.arange(0, CHUNKS)[:, None]) * 2) * cols + col[None, :]
     known = (col < cols)[None, :]
-    place = partial + ((member * CHUNKS + part[:, None]) * 2) * cols + col[None, :]
-    means, spreads = tl.load(place, known, 0.0), tl.load(place + cols, known, 0.0)
-    counts = tl.minimum(tl.maximum(rows - part * (STEPS * ROWS), 0), STEPS * ROWS).to(tl.float32)[:, None]
+    return tl.load(place, known, 0.0), tl.load(place + cols, known, 0.0)
+
+
+@triton.jit
+def _combined(means, spreads, rows, CHUNK_ROWS: tl.constexpr, CHUNKS: tl.constexpr):
+    """Return mean and variance of all rows from those of the chunks.
+
+    What is left of the mean when it is taken off, by rounding, is added to it.
+    """
+    part = tl.arange(0, CHUNKS)
+    counts = tl.minimum(tl.maximum(rows - part * CHUNK_ROWS, 0), CHUNK_ROWS).to(tl.float32)[:, None]
     mean = tl.sum(means * counts, 0) / rows
     delta = means - mean[None, :]
-    variance = tl.sum(spreads + delta * delta * counts, 0) / rows
-    scale = 1.0 / tl.sqrt_rn(variance + eps)
-    spot = member * cols + col
-    if tl.program_id(1) == 0:
-        tl.store(mean_out + spot, mean, col < cols)
-        tl.store(scale_out + spot, scale, col < cols)
-    factor = scale * tl.load(gain + spot, col < cols, 0.0)
-    shift = tl.load(offset + spot, col < cols, 0.0)
+    rest = tl.sum(delta * counts, 0) / rows
+    variance = tl.sum(spreads + delta * delta * counts, 0) / rows - rest * rest
+    return mean + rest, tl.where(variance < 0.0, 0.0, variance)
+
+
+@triton.jit
+def _exact(tile, inside, rows):
+    """Return mean, centred values, 0 outside, and variance of a tile that holds all rows; as in `_combined`."""
+    mean = tl.sum(tile, 0) / rows
+    centred = tl.where(inside, tile - mean[None, :], 0.0)
+    rest = tl.sum(centred, 0) / rows
+    variance = tl.sum(centred * centred, 0) / rows - rest * rest
+    return mean + rest, tl.where(inside, centred - rest[None, :], 0.0), tl.where(variance < 0.0, 0.0, variance)
+
+
+@triton.jit
+def _norm(
+    x, residual, partial, gain, offset, y, mean_out, scale_out, rows, cols, eps,
+    RESIDUAL: tl.constexpr, CHUNK_ROWS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Write y, mean and scale, on the chunks' statistics, or with CHUNKS 0 on those of the tile, which has all rows.
+
+    All loads come before what needs one, so that they are under way together. The chunks' come first: of two layouts
+    Triton computes in that of the later load, and the tile shall not be the one that is laid out anew.
+    """
+    member = tl.program_id(2).to(tl.int64)
+    col = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    known = col < cols
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = (row < rows)[:, None] & known
+    inside = (row < rows)[:, None] & known[None, :]
     place = (member * rows + row[:, None]) * cols + col[None, :]
-    value = (tl.load(x + place, inside, 0.0).to(tl.float32) - mean[None, :]) * factor[None, :] + shift[None, :]
+    spot = member * cols + col
+    if CHUNKS > 0:
+        means, spreads = _parts(partial, member, col, cols, CHUNKS)
+    tile = tl.load(x + place, inside, 0.0)
+    if RESIDUAL:
+        extra = tl.load(residual + place, inside, 0.0)
+    factor, shift = tl.load(gain + spot, known, 0.0), tl.load(offset + spot, known, 0.0)
+    if CHUNKS > 0:
+        mean, variance = _combined(means, spreads, rows, CHUNK_ROWS, CHUNKS)
+        centred = tile.to(tl.float32) - mean[None, :]
+    else:
+        mean, centred, variance = _exact(tile.to(tl.float32), inside, rows)
+    scale = 1.0 / tl.sqrt_rn(variance + eps)
+    if tl.program_id(1) == 0:
+        tl.store(mean_out + spot, mean, known)
+        tl.store(scale_out + spot, scale, known)
+    value = centred * (scale * factor)[None, :] + shift[None, :]
     value = tl.where(value < 0.0, 0.0, value)  # a NaN stays one
     if RESIDUAL:
-        value += tl.load(residual + place, inside, 0.0).to(tl.float32)
+        value += extra.to(tl.float32)
     tl.store(y + place, value.to(y.dtype.element_ty), inside)
 
 
 @triton.jit
 def _grad_sums(
     grad, x, mean, scale, gain, offset, partial, rows, grad_rows, cols,
-    STEPS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    STEPS: tl.constexpr, CHUNKS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of g and g xhat over each chunk of rows to partial (M, CHUNKS, 2, C), g behind the ReLU."""
     member, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    known = col < cols
     spot = member * cols + col
-    mu, s = tl.load(mean + spot, col < cols, 0.0), tl.load(scale + spot, col < cols, 0.0)
-    factor = s * tl.load(gain + spot, col < cols, 0.0)
-    shift = tl.load(offset + spot, col < cols, 0.0)
-    to_offset = tl.zeros((COLS,), tl.float32)
-    to_gain = tl.zeros((COLS,), tl.float32)
+    first = part * (STEPS * ROWS)
+    x_here, grad_here = x + (member * rows + first) * cols + col, grad + (member * grad_rows + first) * cols + col
+    mu, s = tl.load(mean + spot, known, 0.0), tl.load(scale + spot, known, 0.0)
+    factor, shift = s * tl.load(gain + spot, known, 0.0), tl.load(offset + spot, known, 0.0)
+    to_offset = tl.zeros((KEPT, COLS), tl.float32)
+    to_gain = tl.zeros((KEPT, COLS), tl.float32)
     for step in range(STEPS):
-        row = (part * STEPS + step) * ROWS + tl.arange(0, ROWS)
-        inside = (row < grad_rows)[:, None] & (col < cols)[None, :]
-        centred = tl.load(x + (member * rows + row[:, None]) * cols + col[None, :], inside, 0.0).to(tl.float32)
-        centred = centred - mu[None, :]
-        g = tl.load(grad + (member * grad_rows + row[:, None]) * cols + col[None, :], inside, 0.0).to(tl.float32)
+        row = step * ROWS + tl.arange(0, ROWS)
+        inside = (first + row < grad_rows)[:, None] & known[None, :]
+        tile = tl.load(x_here[None, :] + row[:, None] * cols, inside, 0.0)
+        g = tl.load(grad_here[None, :] + row[:, None] * cols, inside, 0.0).to(tl.float32)
+        centred = tile.to(tl.float32) - mu[None, :]
         g *= (centred * factor[None, :] + shift[None, :] > 0.0).to(tl.float32)
-        to_offset += tl.sum(g, 0)
-        to_gain += tl.sum(g * (centred * s[None, :]), 0)
+        to_offset += _folded(g, KEPT, ROWS, COLS)
+        to_gain += _folded(g * centred, KEPT, ROWS, COLS)
     place = partial + ((member * CHUNKS + part) * 2) * cols + col
-    tl.store(place, to_offset, col < cols)
-    tl.store(place + cols, to_gain, col < cols)
+    tl.store(place, tl.sum(to_offset, 0), known)
+    tl.store(place + cols, tl.sum(to_gain, 0) * s, known)
 
 
 @triton.jit
-def _grad_apply(
+def _grad(
     grad, x, mean, scale, gain, offset, partial, out, to_gain_out, to_offset_out, rows, grad_rows, cols,
     CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Combine the chunks' sums and write the gradients of x, gain and offset."""
+    """Write the gradients of x, gain and offset, on the chunks' sums, or with CHUNKS 0 on those of the tile.
+
+    Loads are in the order of `_norm`.
+    """
     member = tl.program_id(2).to(tl.int64)
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    known = (col < cols)[None, :]
-    spot = member * cols + col
-    place = partial + ((member * CHUNKS + tl.arange(0, CHUNKS)[:, None]) * 2) * cols + col[None, :]
-    to_offset = tl.sum(tl.load(place, known, 0.0), 0)
-    to_gain = tl.sum(tl.load(place + cols, known, 0.0), 0)
-    if tl.program_id(1) == 0:
-        tl.store(to_gain_out + spot, to_gain, col < cols)
-        tl.store(to_offset_out + spot, to_offset, col < cols)
-    mu, s = tl.load(mean + spot, col < cols, 0.0), tl.load(scale + spot, col < cols, 0.0)
-    factor = s * tl.load(gain + spot, col < cols, 0.0)
-    shift = tl.load(offset + spot, col < cols, 0.0)
+    known = col < cols
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = (row < rows)[:, None] & known
+    inside, given = (row < rows)[:, None] & known[None, :], (row < grad_rows)[:, None] & known[None, :]
     place = (member * rows + row[:, None]) * cols + col[None, :]
-    centred = tl.load(x + place, inside, 0.0).to(tl.float32) - mu[None, :]
-    given = (row < grad_rows)[:, None] & known
-    g = tl.load(grad + (member * grad_rows + row[:, None]) * cols + col[None, :], given, 0.0).to(tl.float32)
-    g *= (centred * factor[None, :] + shift[None, :] > 0.0).to(tl.float32)
-    common = (to_offset[None, :] + centred * s[None, :] * to_gain[None, :]) / rows
+    spot = member * cols + col
+    if CHUNKS > 0:
+        offsets, gains = _parts(partial, member, col, cols, CHUNKS)
+    tile = tl.load(x + place, inside, 0.0)
+    g = tl.load(grad + (member * grad_rows + row[:, None]) * cols + col[None, :], given, 0.0)
+    mu, s = tl.load(mean + spot, known, 0.0), tl.load(scale + spot, known, 0.0)
+    factor, shift = s * tl.load(gain + spot, known, 0.0), tl.load(offset + spot, known, 0.0)
+    centred = tile.to(tl.float32) - mu[None, :]
+    g = g.to(tl.float32) * (centred * factor[None, :] + shift[None, :] > 0.0).to(tl.float32)
+    if CHUNKS > 0:
+        to_offset, to_gain = tl.sum(offsets, 0), tl.sum(gains, 0)
+    else:
+        to_offset, to_gain = tl.sum(g, 0), tl.sum(g * centred, 0) * s
+    if tl.program_id(1) == 0:
+        tl.store(to_gain_out + spot, to_gain, known)
+        tl.store(to_offset_out + spot, to_offset, known)
+    common = (to_offset / rows)[None, :] + centred * (s * to_gain / rows)[None, :]
     tl.store(out + place, ((g - common) * factor[None, :]).to(out.dtype.element_ty), inside)
 
 
-def _chunks(members: int, rows: int, cols: int) -> tuple[int, int]:
-    """Return how many chunks a reduction over rows takes, a power of two, and the tiles of one."""
-    columns = members * triton.cdiv(cols, COLS)
-    wanted = min(MAX_CHUNKS, triton.cdiv(PROGRAMS, columns), triton.cdiv(rows, ROWS))
+@triton.jit
+def _whiten(
+    x, partial, out, mean_out, var_out, rows, cols, width, eps,
+    CHUNK_ROWS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Write x hat (R, width), ones and zeros behind its columns, mean and unbiased variance; CHUNKS as in `_norm`."""
+    col = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    known = col < cols
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    inside = (row < rows)[:, None] & known[None, :]
+    at = row[:, None].to(tl.int64)
+    if CHUNKS > 0:
+        means, spreads = _parts(partial, 0, col, cols, CHUNKS)
+    tile = tl.load(x + at * cols + col[None, :], inside, 0.0)
+    if CHUNKS > 0:
+        mean, variance = _combined(means, spreads, rows, CHUNK_ROWS, CHUNKS)
+        centred = tile - mean[None, :]
+    else:
+        mean, centred, variance = _exact(tile, inside, rows)
+    if tl.program_id(1) == 0:
+        tl.store(mean_out + col, mean, known)
+        tl.store(var_out + col, variance * (rows / (rows - 1.0)), known)
+    behind = (col == cols).to(tl.float32)
+    value = tl.where(known[None, :], centred * (1.0 / tl.sqrt_rn(variance + eps))[None, :], behind[None, :])
+    whole = (row < rows)[:, None] & (col < width)[None, :]
+    tl.store(out + at * width + col[None, :], value.to(out.dtype.element_ty), whole)
+
+
+class Plan(NamedTuple):
+    """How the rows of (members, rows, cols) are gone through."""
+
+    rows: int
+    """Of a tile of the last pass."""
+    cols: int
+    """Of a tile."""
+    chunks: int
+    """Of the first pass, a power of two; 0: there is none, as a tile holds all rows."""
+    steps: int
+    """Tiles of a chunk."""
+
+    def sums(self) -> dict[str, int]:
+        """Return the constants of the first pass."""
+        # 2,048 sums, 8 a thread, are what one load of all threads gives in bfloat16.
+        kept = {"KEPT": 2048 // self.cols}
+        return {"STEPS": self.steps, "CHUNKS": self.chunks, "ROWS": ROWS, "COLS": self.cols} | kept
+
+    def last(self) -> dict[str, int]:
+        """Return the constants of the last pass, less CHUNK_ROWS."""
+        return {"CHUNKS": self.chunks, "ROWS": self.rows, "COLS": self.cols}
+
+
+def plan(members: int, rows: int, cols: int, summed: int) -> Plan:
+    """Return how to go through (members, rows, cols), of which the first `summed` rows are summed."""
+    if rows <= WHOLE_ROWS:
+        return Plan(triton.next_power_of_2(rows), WHOLE_COLS, 0, 0)
+    width = COLS if members * cols >= 8 * COLS else COLS_NARROW
+    columns = members * triton.cdiv(cols, width)
+    most = MAX_CHUNKS_NARROW if columns <= 8 else MAX_CHUNKS
+    wanted = min(most, triton.cdiv(PROGRAMS, columns), triton.cdiv(summed, ROWS))
     chunks = triton.next_power_of_2(wanted)
-    return chunks, triton.cdiv(rows, chunks * ROWS)
+    return Plan(ROWS, width, chunks, triton.cdiv(summed, chunks * ROWS))
+
+
+def _partial(x: Tensor, members: int, cols: int, how: Plan) -> Tensor:
+    return x.new_empty((members, how.chunks, 2, cols), dtype=torch.float32)
 
 
 @torch.library.custom_op("tickgraph::norm_relu", mutates_args=())
@@ -147,16 +280,17 @@ def norm_relu(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None =
     x, gain, offset = x.contiguous(), gain.contiguous(), offset.contiguous()
     residual = None if residual is None else residual.contiguous()
     members, rows, cols = x.shape
-    chunks, steps = _chunks(members, rows, cols)
-    partial = x.new_empty((members, chunks, 2, cols), dtype=torch.float32)
+    how = plan(members, rows, cols, rows)
+    partial, across = _partial(x, members, cols, how), triton.cdiv(cols, how.cols)
     y, mean, scale = torch.empty_like(x), torch.empty_like(gain), torch.empty_like(gain)
-    sizes = {"STEPS": steps, "CHUNKS": chunks, "ROWS": ROWS, "COLS": COLS}
-    across = triton.cdiv(cols, COLS)
-    _moments[(across, chunks, members)](x, partial, rows, cols, **sizes)
-    _apply[(across, triton.cdiv(rows, ROWS), members)](
+    if how.chunks:
+        _moments[(across, how.chunks, members)](x, partial, rows, cols, **how.sums(), num_warps=WARPS)
+    _norm[(across, triton.cdiv(rows, how.rows), members)](
         *(x, x if residual is None else residual, partial, gain, offset, y, mean, scale, rows, cols, EPS),
         RESIDUAL=residual is not None,
-        **sizes,
+        CHUNK_ROWS=how.steps * ROWS,
+        **how.last(),
+        num_warps=WARPS,
     )
     return y, mean, scale
 
@@ -175,15 +309,14 @@ def norm_relu_backward(
     mean, scale = mean.contiguous(), scale.contiguous()
     members, rows, cols = x.shape
     grad_rows = grad.shape[1]
-    chunks, steps = _chunks(members, grad_rows, cols)
-    partial = x.new_empty((members, chunks, 2, cols), dtype=torch.float32)
+    how = plan(members, rows, cols, grad_rows)
+    partial, across = _partial(x, members, cols, how), triton.cdiv(cols, how.cols)
     out, to_gain, to_offset = torch.empty_like(x), torch.empty_like(gain), torch.empty_like(gain)
-    sizes = {"CHUNKS": chunks, "ROWS": ROWS, "COLS": COLS}
-    across = triton.cdiv(cols, COLS)
     inputs = (grad, x, mean, scale, gain, offset, partial)
-    _grad_sums[(across, chunks, members)](*inputs, rows, grad_rows, cols, STEPS=steps, **sizes)
-    _grad_apply[(across, triton.cdiv(rows, ROWS), members)](
-        *inputs, out, to_gain, to_offset, rows, grad_rows, cols, **sizes
+    if how.chunks:
+        _grad_sums[(across, how.chunks, members)](*inputs, rows, grad_rows, cols, **how.sums(), num_warps=WARPS)
+    _grad[(across, triton.cdiv(rows, how.rows), members)](
+        *(*inputs, out, to_gain, to_offset, rows, grad_rows, cols), **how.last(), num_warps=WARPS
     )
     return out, to_gain, to_offset
 
@@ -193,3 +326,30 @@ def _(
     grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, gain: Tensor, offset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), gain.new_empty(gain.shape), gain.new_empty(gain.shape)
+
+
+@torch.library.custom_op("tickgraph::whiten", mutates_args=())
+def whiten(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute `trunk.whiten` of an input (R, I) in float32."""
+    rows, cols = x.shape
+    if rows < 2 or x.dtype != torch.float32:
+        raise ValueError(f"an input {tuple(x.shape)} of {x.dtype}; two rows at least and float32 are needed")
+    x = x.contiguous()
+    how, width = plan(1, rows, cols, rows), filled(cols + 1)
+    partial, out = _partial(x, 1, cols, how), x.new_empty((rows, width), dtype=dtype)
+    mean, var = x.new_empty((cols,)), x.new_empty((cols,))
+    if how.chunks:
+        _moments[(triton.cdiv(cols, how.cols), how.chunks, 1)](x, partial, rows, cols, **how.sums(), num_warps=WARPS)
+    _whiten[(triton.cdiv(width, how.cols), triton.cdiv(rows, how.rows), 1)](
+        *(x, partial, out, mean, var, rows, cols, width, EPS),
+        CHUNK_ROWS=how.steps * ROWS,
+        **how.last(),
+        num_warps=WARPS,
+    )
+    return out, mean, var
+
+
+@whiten.register_fake
+def _(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    rows, cols = x.shape
+    return x.new_empty((rows, filled(cols + 1)), dtype=dtype), x.new_empty((cols,)), x.new_empty((cols,))
