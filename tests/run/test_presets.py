@@ -36,3 +36,29 @@ def test_what_cannot_be_used_is_refused() -> None:
         task(flashsac=TrainCfg())
     with pytest.raises(TickgraphError, match="train.compile_scope is 'losses'; did you mean 'loss'"):
         TrainCfg(compile_scope="losses")
+
+
+def test_an_algorithm_may_bring_its_own_environment() -> None:
+    def longer(env: EnvCfg) -> None:
+        env.episode_length_s *= 2.0
+
+    made = task(sac=TrainCfg(algo=SacCfg()))
+    made = Task(made.env, presets=made.presets, edits={"sac": longer}, name="mine")
+    own, length = made.env, made.env.episode_length_s
+    made.use("flashsac")
+    assert made.env is own
+    own.decimation = 3  # what a task is given after it was made counts for all its settings
+    made.use("sac")
+    assert (made.env.episode_length_s, made.env.decimation) == (2.0 * length, 3) and own.episode_length_s == length
+    made.use("sac")
+    assert made.env.episode_length_s == 2.0 * length
+    made.use("flashsac")
+    assert made.env is own
+    made.use("sac")
+    assert made.env.episode_length_s == 2.0 * length and made.env is not own
+
+
+@pytest.mark.parametrize("name", ["flashsac", "sak"])
+def test_an_edit_needs_settings(name: str) -> None:
+    with pytest.raises(TickgraphError, match=rf"edits\['{name}'\] is for settings that presets does not have"):
+        Task(task().env, presets={"sac": TrainCfg(algo=SacCfg())}, edits={name: lambda env: None})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -183,8 +184,9 @@ class Task:
     """Everything that a name on the command line stands for; a factory returns a new one at each call.
 
     ``train`` is what it is trained with unless another algorithm is asked for; ``presets`` has the settings of these,
-    by the algorithm's name. ``name`` and ``reference`` are set by the registry: what run folders and checkpoints are
-    labelled with, and what finds the task again.
+    by the algorithm's name. Where such settings go with another environment, say one that is randomised, ``edits`` has
+    a function of that name, which changes a copy of ``env`` in place. ``name`` and ``reference`` are set by the
+    registry: what run folders and checkpoints are labelled with, and what finds the task again.
     """
 
     env: EnvCfg
@@ -192,6 +194,7 @@ class Task:
     evaluation: EvaluationCfg = field(default_factory=EvaluationCfg)
     video: VideoCfg = field(default_factory=VideoCfg)
     presets: dict[str, TrainCfg] = field(default_factory=dict)
+    edits: dict[str, Callable[[EnvCfg], None]] = field(default_factory=dict)
     name: str = ""
     reference: str = ""
 
@@ -201,6 +204,11 @@ class Task:
                 raise TickgraphError(f"presets[{name!r}] has a {type(train.algo).__name__}; name it by its algorithm")
         if self.algo in self.presets:
             raise TickgraphError(f"{self.algo!r} is what train is for; presets are for other algorithms")
+        for name in self.edits:
+            if name not in self.presets:
+                hint = nearby(name, self.presets) or f"it has {', '.join(self.presets) or 'none'}"
+                raise TickgraphError(f"edits[{name!r}] is for settings that presets does not have; {hint}")
+        self._unedited: EnvCfg | None = None  # while env is an edited copy: what it was copied from
 
     @property
     def algo(self) -> str:
@@ -213,7 +221,9 @@ class Task:
         return self.algo, *self.presets
 
     def use(self, algo: str) -> None:
-        """Train with the settings that the task has for an algorithm.
+        """Train with the settings that the task has for an algorithm, in the environment that goes with them.
+
+        What was changed in an edited environment stays behind when other settings are taken.
 
         Raises:
             TickgraphError: there is no such algorithm, or the task has no settings for it.
@@ -227,6 +237,11 @@ class Task:
             )
         rest = {name: train for name, train in self.presets.items() if name != algo}
         self.train, self.presets = self.presets[algo], {self.algo: self.train, **rest}
+        if self._unedited is not None:
+            self.env, self._unedited = self._unedited, None
+        if algo in self.edits:
+            self.env, self._unedited = copy.deepcopy(self.env), self.env
+            self.edits[algo](self.env)
 
     @property
     def num_envs(self) -> int:

@@ -29,10 +29,14 @@ CURVES = {
 }
 
 
-def tracking_evaluation(command_name: str) -> EvaluationCfg:
+def tracking_evaluation(command_name: str, without: tuple[str, ...] = ()) -> EvaluationCfg:
     """Return the evaluation of a task with a motion command: every clip from its first frame to its last.
 
     Observations are clean; starts keep their noise, so that episodes differ. World i plays clip i, modulo their number.
+
+    Args:
+        command_name: the motion command.
+        without: events that are for training alone, such as randomisation and pushes.
     """
 
     def edit(cfg: EnvCfg) -> None:
@@ -43,6 +47,7 @@ def tracking_evaluation(command_name: str) -> EvaluationCfg:
         cfg.episode_length_s = min(frames * step_dt, LONGEST_S)
         for group in cfg.observations.values():
             group.enable_corruption = False
+        cfg.events = {name: event for name, event in cfg.events.items() if name not in without}
 
     signals = {
         "clip": mdp.motion_clip,

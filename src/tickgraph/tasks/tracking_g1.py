@@ -8,6 +8,7 @@ from typing import Any
 from tickgraph import mdp
 from tickgraph.env.config import (
     EnvCfg,
+    EventTermCfg,
     MetricTermCfg,
     ObservationGroupCfg,
     ObservationTermCfg,
@@ -21,7 +22,7 @@ from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.sac import SacCfg
 from tickgraph.mdp.motion_command import ERRORS
 from tickgraph.motion.sampler import SamplerCfg
-from tickgraph.robots.g1 import PELVIS_IMU_SITE, TORSO_BODY, TORSO_IMU_SITE, TRACKED_BODIES, g1_robot
+from tickgraph.robots.g1 import FOOT_GEOMS, PELVIS_IMU_SITE, TORSO_BODY, TORSO_IMU_SITE, TRACKED_BODIES, g1_robot
 from tickgraph.run.config import Task, TrainCfg
 from tickgraph.sim.scene import CapacityCfg, SceneCfg, SensorCfg
 from tickgraph.tasks.tracking_figures import tracking_evaluation
@@ -76,10 +77,7 @@ def g1_motion_tracking() -> Task:
                     **{"x": (-0.05, 0.05), "y": (-0.05, 0.05), "z": (-0.01, 0.01)},
                     **{"roll": (-0.1, 0.1), "pitch": (-0.1, 0.1), "yaw": (-0.2, 0.2)},
                 },
-                velocity_range={
-                    **{"x": (-0.5, 0.5), "y": (-0.5, 0.5), "z": (-0.2, 0.2)},
-                    **{"roll": (-0.52, 0.52), "pitch": (-0.52, 0.52), "yaw": (-0.78, 0.78)},
-                },
+                velocity_range=_velocity_range(),
                 joint_position_range=(-0.1, 0.1),
             ),
         },
@@ -138,7 +136,8 @@ def g1_motion_tracking() -> Task:
         ),
         learning_starts=4,
     )
-    return Task(env=env, train=train, presets={"sac": sac}, evaluation=tracking_evaluation("motion"))
+    evaluation = tracking_evaluation("motion", without=tuple(_randomization()))
+    return Task(env=env, train=train, presets={"sac": sac}, edits={"sac": _randomize}, evaluation=evaluation)
 
 
 def g1_motion_tracking_blind() -> Task:
@@ -147,6 +146,50 @@ def g1_motion_tracking_blind() -> Task:
     terms = task.env.observations["actor"].terms
     task.env.observations["actor"].terms = {k: v for k, v in terms.items() if k not in UNKNOWN_TO_THE_ROBOT}
     return task
+
+
+def _randomize(env: EnvCfg) -> None:
+    """Let robots differ, push them, and have the actor read encoders: the public task does so for SAC alone."""
+    env.events.update(_randomization())
+    env.observations["actor"].terms["joint_pos"].params["biased"] = True
+
+
+def _randomization() -> dict[str, EventTermCfg]:
+    robots = {
+        "base_com": EventTermCfg(
+            mdp.randomize_field,
+            "startup",
+            {
+                "field": "body_ipos",
+                "operation": "add",
+                "ranges": {0: (-0.025, 0.025), 1: (-0.05, 0.05), 2: (-0.05, 0.05)},  # m, in the torso's frame
+                "asset_cfg": SceneEntityCfg("robot", body_names=TORSO_BODY),
+            },
+        ),
+        "encoder_bias": EventTermCfg(mdp.randomize_encoder_bias, "startup", {"bias_range": (-0.01, 0.01)}),
+        "foot_friction": EventTermCfg(
+            mdp.randomize_field,
+            "startup",
+            {
+                "field": "geom_friction",
+                "operation": "abs",
+                "ranges": (0.3, 1.2),
+                "shared": True,  # both feet walk on one ground
+                "asset_cfg": SceneEntityCfg("robot", geom_names=FOOT_GEOMS),
+            },
+        ),
+    }
+    push = EventTermCfg(
+        mdp.push_by_setting_velocity, "interval", {"velocity_range": _velocity_range()}, interval_range_s=(1.0, 3.0)
+    )
+    return {**robots, "push_robot": push}
+
+
+def _velocity_range() -> dict[str, tuple[float, float]]:
+    return {
+        **{"x": (-0.5, 0.5), "y": (-0.5, 0.5), "z": (-0.2, 0.2)},
+        **{"roll": (-0.52, 0.52), "pitch": (-0.52, 0.52), "yaw": (-0.78, 0.78)},
+    }
 
 
 def _observed() -> dict[str, ObservationTermCfg]:
