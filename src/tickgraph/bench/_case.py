@@ -84,6 +84,7 @@ def build(task: Task, case: Case) -> Collector:
     algo, dims, actions = task.train.algo, env.observation_manager.dims, env.action_manager.total_dim
     arena = Arena(env.device)
     learner = make_learner(algo, dims, actions, env.num_envs, arena, case.seed)
+    learner.choose_policy(task.train.learner_kernels)
     explorer = Explorer(learner, env.num_envs, case.seed)
     explorer.set_warmup(False)
     slot = 4 * env.num_envs * (sum(dims.values()) + actions)

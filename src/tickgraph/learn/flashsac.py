@@ -11,10 +11,11 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.program import Resolution
 from tickgraph.learn.learner import AlgoCfg, Figures, Learner, NoiseHold, Rates, Tails, generator_of
-from tickgraph.learn.networks import Actor, BatchStats, Critic, UnitBatchNorm, sample_action
+from tickgraph.learn.networks import Actor, BatchStats, Critic, UnitBatchNorm, log_std_of, sample_action
 from tickgraph.learn.normalizer import RewardNormalizer
 from tickgraph.learn.optimizer import Adam, NetworkStep
-from tickgraph.learn.path import Switches, resolve_switches
+from tickgraph.learn.path import Switches, build_kernels, resolve_switches
+from tickgraph.learn.policy_form import Layout, PolicyForm
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.storage import pack_statistics
 
@@ -282,6 +283,7 @@ class FlashSac(Learner):
         self.normalizer = RewardNormalizer(arena, num_envs, cfg.gamma, cfg.g_max, "learner/normalizer")
         self.maths: Any = None
         self.written: Any = None
+        self.policy_form: Any = None
 
     def choose_maths(self, resolution: Resolution, kernels: str | Switches) -> None:
         """Write the gradients out where the switches say so; else take the short form of the objectives where it is the
@@ -300,6 +302,32 @@ class FlashSac(Learner):
             self.written = stacked.Written(self, kernels)
         if kernels.row_step == "triton":
             self.take_row_steps()
+
+    def choose_policy(self, kernels: str) -> None:
+        """Let a kernel act where one can be had and products may round to TF32, which its own do."""
+        from tickgraph.learn.kernel_check import check_policy  # which is written in terms of all of this
+
+        if torch.get_float32_matmul_precision() == "highest":
+            self.policy_report["reasons"] = ["float32 products are not to be rounded (train.matmul_precision)"]
+            return
+        device, inputs = self.arena.device, self.obs_dims["actor"]
+        layout = Layout(inputs, self.cfg.actor_width, self.cfg.actor_blocks, self.action_dim)
+
+        def made(arena: Arena) -> PolicyForm:
+            return PolicyForm(self.policy_storage, layout, arena, "kernels/policy")
+
+        check = {"policy": lambda: check_policy(self.policy, made(Arena(device)), inputs)}
+        built, reasons = build_kernels(kernels, device, check)
+        self.policy_report = {"form": "triton" if built else "torch", "reasons": reasons}
+        if built:
+            self.policy_form = made(self.arena)
+
+    def gaussian(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute `Learner.gaussian`, in the form that was chosen."""
+        if self.policy_form is None:
+            return super().gaussian(obs)
+        mean, raw = self.policy_form(obs)
+        return mean, log_std_of(raw)
 
     def begin_cycle(self) -> None:
         """Renew the copies of the weights."""

@@ -1,6 +1,6 @@
 """Each kernel once, on the device and in the sizes of a run, against its torch form: does it build, does it agree?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn import batch_norm, loss_head
+from tickgraph.learn.networks import Actor, log_std_of
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.storage import Storage
 from tickgraph.learn.trunk import filled, whiten
@@ -94,6 +95,14 @@ def check_row_step(step: NetworkStep) -> None:
         pairs = [(*pair, one.target) for pair, one in zip(pairs, (rowwise_step, plain), strict=True)]
     for mine, wanted in zip(*pairs, strict=True):
         hold(mine, wanted, 1e-5)
+
+
+def check_policy(policy: Actor, form: Callable[[Tensor], tuple[Tensor, Tensor]], inputs: int) -> None:
+    """Let a policy act on made-up observations of `inputs` columns as it is and by `form`, whose products round."""
+    obs = 3.0 * ramp((70, inputs), policy.mean_bias.device, 1)
+    mean, raw = form(obs)
+    for mine, wanted in zip((mean, log_std_of(raw)), policy(obs), strict=True):
+        hold(mine, wanted, 1e-2)
 
 
 def ramp(shape: tuple[int, ...], device: torch.device, seed: int) -> Tensor:

@@ -186,6 +186,8 @@ class Learner(ABC):
         ):
             trained.parameters.copy_(trained.projection(trained.parameters))
             follower.parameters.copy_(trained.parameters)
+        self.policy_report: dict[str, Any] = {"form": "torch", "reasons": []}
+        """How the policy computes, and why not by a kernel where one is wanted; for the manifest."""
         self._followed: list[tuple[Tensor, Tensor, Tensor]] = []
         self.follow("parameters", self.actor_storage.parameters, self.policy_storage.parameters)
         if statistics:
@@ -260,6 +262,16 @@ class Learner(ABC):
         """Return mean and log deviation (N, A) of the policy that collects, for raw observations (N, Da)."""
         mean, log_std = self.policy(obs)
         return mean, log_std
+
+    def choose_policy(self, kernels: str) -> None:
+        """Choose the form in which the policy acts, before the first action; the arena is not sealed yet.
+
+        There is one, unless an algorithm brings another.
+
+        Args:
+            kernels: what `resolve_switches` takes.
+        """
+        return
 
     # What all share ----------------------------------------------------------------------------------------------
 

@@ -110,19 +110,26 @@ def resolve_switches(
         TickgraphError: `kernels` is unknown.
         ExecutionError: kernels were asked for by name and cannot be had.
     """
+    built, reasons = build_kernels(kernels, device, checks)
+    if kernels == "autograd" or device.type != "cuda":
+        return Switches()
+    return dataclasses.replace(on_a_gpu, **dict.fromkeys(built, "triton"), reasons=tuple(reasons))
+
+
+def build_kernels(
+    kernels: str, device: torch.device, checks: Mapping[str, Callable[[], None]]
+) -> tuple[list[str], list[str]]:
+    """Return the names of the kernels that run, and why others that are wanted do not; arguments and errors are those
+    of `resolve_switches`."""
     if kernels not in KERNELS:
         hint = nearby(kernels, KERNELS) or f"use one of {', '.join(KERNELS)}"
         raise TickgraphError(f"learner_kernels is {kernels!r}; {hint}")
-    if kernels == "autograd":
-        return Switches()
-    if device.type != "cuda":
-        if kernels == "triton":
-            text = f"the learner's kernels need a CUDA device, not {device.type}"
-            raise ExecutionError(f"learner_kernels 'triton' cannot be had: {BACKEND_CANNOT}: {text}; use 'auto'")
-        return Switches()
-    if kernels == "torch":
-        return on_a_gpu
-    built, reasons = {}, []
+    if device.type != "cuda" and kernels == "triton":
+        text = f"the learner's kernels need a CUDA device, not {device.type}"
+        raise ExecutionError(f"learner_kernels 'triton' cannot be had: {BACKEND_CANNOT}: {text}; use 'auto'")
+    if device.type != "cuda" or kernels in ("torch", "autograd"):
+        return [], []
+    built, reasons = [], []
     if importlib.util.find_spec("triton") is None:
         reasons.append(f"{BACKEND_CANNOT}: Triton is not installed")
     else:
@@ -133,14 +140,14 @@ def resolve_switches(
             except Exception as error:  # a compiler can fail in any way
                 reasons.append(f"{CAPTURE_FAILED}: {name}: {first_line(error)}")
             else:
-                built[name] = "triton"
+                built.append(name)
     if reasons and kernels == "triton":
         raise ExecutionError(
             f"learner_kernels 'triton' cannot be had on {device}: {'; '.join(reasons)}; use 'auto' to do without them"
         )
     if reasons:
         _log.warning("the learner computes without some of its kernels: %s", "; ".join(reasons))
-    return dataclasses.replace(on_a_gpu, **built, reasons=tuple(reasons))
+    return built, reasons
 
 
 def _filled_head(

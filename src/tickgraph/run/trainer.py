@@ -102,6 +102,7 @@ class Trainer:
         self.overlap = self._may_overlap(execution.enabled)
         with memory_for(f"the learner and a replay of {train.replay_slots} slots"):
             self.learner = make_learner(train.algo, dims, actions, task.num_envs, self.arena, train.seed)
+            self.learner.choose_policy(train.learner_kernels)
             ahead = train.ticks_per_iteration if self.overlap else 0
             self.ring = make_ring(self.learner, train.replay_slots, task.num_envs, ahead)
             self.explorer = Explorer(self.learner, task.num_envs, train.seed)
@@ -394,6 +395,7 @@ class Trainer:
             "reference": task.reference,
             "algo": task.algo,
             "num_envs": task.num_envs,
+            "policy": self.learner.policy_report,
             "device": self.device,
             "device_name": manifest.device_name(self.arena.device),
             "driver": manifest.driver_version() if self._on_cuda else None,
