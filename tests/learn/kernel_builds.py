@@ -4,12 +4,17 @@ import json
 import sys
 from collections.abc import Sequence
 
+import torch
 import triton
+from torch.nn import Linear, Module
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from tickgraph.core.arena import Arena
 from tickgraph.learn.kernels import batch_norm, loss_head, row_step
-from tickgraph.learn.row_step import FREE, ROW, STATISTICS
+from tickgraph.learn.networks import Actor, Critic
+from tickgraph.learn.row_step import row_table
+from tickgraph.learn.storage import Stacked, declare
 
 HOPPER = GPUTarget("cuda", 90, 32)
 LAYERS = ((4, 4096, 1024), (1, 4096, 128), (4, 512, 1024))
@@ -30,16 +35,28 @@ NUMBERS = dict.fromkeys(("eps", "momentum", "tau", "max_norm"), "fp32") | dict.f
     ),
     "i32",
 )
-STEP = {"BETA1": 0.9, "BETA2": 0.999, "EPS": 1e-8, "ROW": ROW, "FREE": FREE, "STATISTICS": STATISTICS}
-SUMS = {"PROGRAMS": 255, "STEPS": 9, "STATS_STEPS": 11, "BLOCK": row_step.BLOCK}
+STEP = {"BETA1": 0.9, "BETA2": 0.999, "EPS": 1e-8, "PARTS": 512}
+SUMS = {"PROGRAMS": 272, "STEPS": 1, "STATS_STEPS": 2, "BLOCK": row_step.MAX_BLOCK}
 
 
-def build(kernel, constants: dict, warps: int = 4, **pointers: str) -> int:
+def build(kernel, constants: dict, warps: int = 4, maxnreg: int | None = None, **pointers: str) -> int:
     """Return the bytes of machine code of a kernel; pointers are to float32 unless said otherwise."""
     kinds = POINTERS | NUMBERS | pointers
     signature = {name: "constexpr" if name in constants else kinds.get(name, "*fp32") for name in kernel.arg_names}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): value for name, value in constants.items()})
-    return len(triton.compile(source, target=HOPPER, options={"num_warps": warps}).asm["cubin"])
+    options = {"num_warps": warps, "maxnreg": maxnreg}
+    return len(triton.compile(source, target=HOPPER, options=options).asm["cubin"])
+
+
+def build_rows(network: Module, kind: str, copies: bool, target: bool, decay: bool, clip: bool) -> int:
+    """Build the optimiser's step for the tiles of a network."""
+    arena = Arena("cpu")
+    storage = declare(network, arena, "net", "a build")
+    stacked = Stacked(storage, storage.parameters if target else None, torch.float32, arena, "copies")
+    options = row_step.tile_options([figure for each in row_table(storage, stacked)[1] for figure in each])
+    warps, maxnreg = options.pop("num_warps"), options.pop("maxnreg")
+    flags = {"STACKED": copies, "TARGET": target, "DECAY": decay, "CLIP": clip}
+    return build(row_step._rows, STEP | flags | options, warps, maxnreg, stacked=kind)
 
 
 def build_aligned(kernel, constants: dict, numbers: Sequence[str], **pointers: str) -> int:
@@ -76,20 +93,21 @@ def norm_builds(kind: str) -> dict[str, int]:
 
 def builds() -> dict[str, int]:
     """Build each kernel in the forms that a run launches, in float32 and bfloat16."""
-    found = {}
+    found, seed = {}, torch.Generator().manual_seed(0)
+    # A G1's, and rows of SAC, which nothing ties together.
+    critic, actor, plain = Critic(101, 29, 256, 2, 101, seed), Actor(98, 29, 128, 2, seed), Linear(98, 515)
     for kind in ("*fp32", "*bf16"):
         found |= norm_builds(kind)
         for warps in (1, 4):
             sizes = {"K": 101, "WIDTH": 128, "PIECE": 8 * warps}
             found[f"head {kind} {warps}"] = build(loss_head._head, sizes, warps, grad=kind)
         for extras in (False, True):
-            flags = {"TARGET": True, "STACKED": True, "DECAY": extras, "CLIP": extras, "PARTS": 256, "WIDTH": 1024}
-            found[f"rows {kind} {extras}"] = build(row_step._rows, STEP | flags, stacked=kind)
-    found["square sums"] = build(row_step._square_sums, SUMS)
-    found["square sums, no statistics"] = build(row_step._square_sums, SUMS | {"STATS_STEPS": 0})
-    flags = {"STACKED": False, "DECAY": True, "CLIP": False, "PARTS": 256, "WIDTH": 1024}
+            found[f"rows {kind} {extras}"] = build_rows(critic, kind, True, True, extras, extras)
+        found[f"rows {kind}, actor"] = build_rows(actor, kind, True, False, False, False)
+    found["square sums"] = build(row_step._square_sums, SUMS, row_step.WARPS)
+    found["square sums, no statistics"] = build(row_step._square_sums, SUMS | {"STATS_STEPS": 0}, row_step.WARPS)
     for target in (False, True):  # SAC's actor and critics
-        found[f"rows, no copies {target}"] = build(row_step._rows, STEP | flags | {"TARGET": target})
+        found[f"rows, no copies {target}"] = build_rows(plain, "*fp32", False, target, True, False)
     return found
 
 

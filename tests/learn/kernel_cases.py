@@ -7,13 +7,14 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import patch
 
 import torch
 from cycle_rig import Rig
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn import batch_norm, loss_head
+from tickgraph.learn import batch_norm, loss_head, row_step
 from tickgraph.learn.kernel_check import check_row_step
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.optimizer import NetworkStep
@@ -132,35 +133,52 @@ def head_keeps_a_nan(device: str) -> float:
     return float(torch.isnan(figures[0]).tolist() != [False, True, False, False])
 
 
-def steps_of(network: str, device: str, dtype: torch.dtype, **options) -> tuple[NetworkStep, RowStep]:
-    """Return two equal networks' steps, the second by kernels."""
+def network_of(network: str) -> Critic | Actor:
+    """Return a small network; the wide ones have rows of several widths, read by fours, by twos or one by one."""
+    seed = torch.Generator().manual_seed(0)
+    made = {
+        "critic": lambda: Critic(3, 1, 4, 1, 5, seed),
+        "actor": lambda: Actor(3, 2, 4, 1, seed),
+        "wide critic": lambda: Critic(60, 6, 8, 1, 5, seed),
+        "wide actor": lambda: Actor(71, 9, 12, 1, seed),
+    }
+    return made[network]()
+
+
+def steps_of(
+    network: str, device: str, dtype: torch.dtype, target: bool, copies: bool, **options
+) -> tuple[NetworkStep, RowStep]:
+    """Return two equal networks' steps, the second by kernels, with several rows to a tile and several tiles."""
     steps = []
     for rowwise in (False, True):
-        arena, seed = Arena(device), torch.Generator().manual_seed(0)
-        made = Critic(3, 1, 4, 1, 5, seed) if network == "critic" else Actor(3, 2, 4, 1, seed)
-        storage = declare(made, arena, "net", "a test")
+        arena = Arena(device)
+        storage = declare(network_of(network), arena, "net", "a test")
         storage.parameters.copy_(storage.projection(storage.parameters))
-        target = storage.parameters.clone() if network == "critic" else None
-        stacked = Stacked(storage, target, dtype, arena, "stacked")
-        stacked.refresh()
-        step = NetworkStep(storage, arena, "adam", 0.01, target, 0.25, **options, stacked=stacked)
-        steps.append(RowStep(step, arena, "net") if rowwise else step)
+        follower = storage.parameters.clone() if target else None
+        stacked = Stacked(storage, follower, dtype, arena, "stacked") if copies else None
+        if stacked is not None:
+            stacked.refresh()
+        step = NetworkStep(storage, arena, "adam", 0.01, follower, 0.25, **options, stacked=stacked)
+        with patch.object(row_step, "TILE", 512):
+            steps.append(RowStep(step, arena, "net") if rowwise else step)
     return steps[0], steps[1]
 
 
 def state(step: NetworkStep) -> list[Tensor]:
     """Return all that a step may write."""
-    adam, stacked = step.adam, step.stacked
-    kept = [step.storage.parameters, step.storage.statistics, adam.moment1, adam.moment2, adam.steps, stacked.flat]
+    adam = step.adam
+    kept = [step.storage.parameters, step.storage.statistics, adam.moment1, adam.moment2, adam.steps]
+    kept += [] if step.stacked is None else [step.stacked.flat]
     return kept if step.target is None else [*kept, step.target]
 
 
-def step_case(device: str, network: str, dtype: torch.dtype, **options) -> float:
+def step_case(
+    device: str, network: str, dtype: torch.dtype = F32, target: bool = True, copies: bool = True, **options
+) -> float:
     """Five steps of a network, the third with a gradient that overflows, the fourth with a variance that did."""
     from tickgraph.learn.kernels import row_step as kernel
 
-    kernel.MAX_PROGRAMS, kernel.BLOCK = 3, 64  # several programs of several steps for a small network
-    plain, rowwise = steps_of(network, device, dtype, **options)
+    plain, rowwise = steps_of(network, device, dtype, target, copies, **options)
     torch.manual_seed(1)
     worst = 0.0
     for k in range(5):
@@ -170,7 +188,9 @@ def step_case(device: str, network: str, dtype: torch.dtype, **options) -> float
         statistics[1, 3] = torch.inf if k == 3 else statistics[1, 3]
         loss, factors = torch.ones((), device=device), plain.adam.factors(torch.full((), 0.01, device=device))
         before = [value.clone() for value in state(rowwise)]
-        taken = [step.apply(loss, grad, statistics, factors).item() for step in (plain, rowwise)]
+        # Several programs of several steps for a small network.
+        with patch.multiple(kernel, MAX_PARTS=3, MIN_BLOCK=16, MAX_BLOCK=64):
+            taken = [step.apply(loss, grad, statistics, factors).item() for step in (plain, rowwise)]
         assert taken == [k not in (2, 3)] * 2, (k, taken)
         if not taken[1]:
             assert all(torch.equal(old, new) for old, new in zip(before, state(rowwise), strict=True))
@@ -252,13 +272,19 @@ CASES = {
     "head, few atoms": (lambda device: head_case(device, 5, 21, 24), 2e-6),
     "head, a warp a row": (lambda device: head_case(device, 1030, 21, 24), 2e-6),
     "head, not a number": (head_keeps_a_nan, 0.0),
-    "step, critic": (lambda device: step_case(device, "critic", F32), 1e-6),
-    "step, actor": (lambda device: step_case(device, "actor", F32), 1e-6),
+    "step, critic": (lambda device: step_case(device, "critic"), 1e-6),
+    "step, actor": (lambda device: step_case(device, "actor", target=False), 1e-6),
     "step, decayed and shortened": (
-        lambda device: step_case(device, "actor", F32, betas=(0.9, 0.95), decay=1e-3, max_norm=3.0),
+        lambda device: step_case(device, "actor", target=False, betas=(0.9, 0.95), decay=1e-3, max_norm=3.0),
         1e-6,
     ),
     "step, bfloat16 copies": (lambda device: step_case(device, "critic", BF16), 8e-3),
+    "step, several tiles": (lambda device: step_case(device, "wide critic"), 1e-6),
+    "step, several tiles, no copies": (
+        lambda device: step_case(device, "wide critic", copies=False, decay=1e-3, max_norm=3.0),
+        1e-6,
+    ),
+    "step, several tiles, no target": (lambda device: step_case(device, "wide actor", target=False), 1e-6),
     "cycle": (cycle_case, 1e-4),
     "cycle, SAC": (sac_case, 1e-4),
     "checks": (checks_case, 0.0),

@@ -1,16 +1,22 @@
 """The optimiser's step in Triton: whether it is taken, then every row; see `learn/row_step.py`."""
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from tickgraph.learn.optimizer import EPS
-from tickgraph.learn.row_step import FREE, ROW, STATISTICS
+from tickgraph.learn.row_step import ROW, SPHERE, STATISTICS, TILE, TileClass
 
-BLOCK = 1024
-MAX_PROGRAMS = 255
+MAX_PARTS = 383
 """Programs that sum squares, at most; one more looks at loss and statistics."""
+MIN_BLOCK, MAX_BLOCK = 1024, 8192
+"""Elements that such a program reads at once: a large network's gradient is on its way as a whole."""
+WARPS = 8
+REGISTERS = 64
+"""Of a thread of `_rows`, so that four programs share a processor; tiles of `TILE` elements fit, larger ones do not."""
 
 
 @triton.jit
@@ -18,52 +24,87 @@ def _square_sums(
     grad, statistics, loss, partial, size, stats_size,
     PROGRAMS: tl.constexpr, STEPS: tl.constexpr, STATS_STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write sums of squares of the gradient, and a number: 0 where loss and statistics are finite, else NaN."""
+    """Write sums of squares of the gradient; NaN with the last of them where loss or statistics are not finite."""
     program = tl.program_id(0)
+    whole = size // 4 * 4  # four are read at once; the last program takes the rest
     total = tl.zeros((BLOCK,), tl.float32)
     if program < PROGRAMS:
         for step in range(STEPS):
-            place = (program * STEPS + step) * BLOCK + tl.arange(0, BLOCK)
-            value = tl.load(grad + place, place < size, 0.0)
+            place = (step * PROGRAMS + program) * BLOCK + tl.arange(0, BLOCK)
+            value = tl.load(grad + place, place < whole, 0.0)
             total += value * value
+        tl.store(partial + program, tl.sum(total, 0))
     else:
         # Names of their own: Triton wants one type for a name that both branches set.
         for stats_step in range(STATS_STEPS):
             spot = stats_step * BLOCK + tl.arange(0, BLOCK)
             figure = tl.load(statistics + spot, spot < stats_size, 0.0)
             total += figure - figure
+        rest = whole + tl.arange(0, 4)
+        remaining = tl.load(grad + rest, rest < size, 0.0)
         last = tl.load(loss)
-        total += last - last
-    tl.store(partial + program, tl.sum(total, 0))
+        tl.store(partial + program, tl.sum(total, 0) + (last - last) + tl.sum(remaining * remaining, 0))
 
 
 @triton.jit
-def _adam(
-    place, inside, parameters, moment1, moment2, grad, shorten, size, spread, keep,
-    BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
+def _tile(
+    parameters, moment1, moment2, running, target, stacked, grad, statistics, factors, entry, sums,
+    momentum, tau, max_norm,
+    DECAY: tl.constexpr, CLIP: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
+    TARGET: tl.constexpr, STACKED: tl.constexpr, ROW: tl.constexpr, SPHERE: tl.constexpr, STATISTICS: tl.constexpr,
+    KIND: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """Return what the parameters would become and store the moments."""
-    g = tl.load(grad + place, inside, 0.0) * shorten
-    m = tl.load(moment1 + place, inside, 0.0)
-    v = tl.load(moment2 + place, inside, 0.0)
-    m += (1.0 - BETA1) * (g - m)
-    v += (1.0 - BETA2) * (g * g - v)
-    tl.store(moment1 + place, m, inside)
-    tl.store(moment2 + place, v, inside)
-    step = tl.where(inside, size * m / (tl.sqrt_rn(v) * spread + EPS), 0.0)
-    return tl.load(parameters + place, inside, 0.0) * keep - step
+    """Take a tile of rows (ROWS, WIDTH) through the whole step.
 
-
-@triton.jit
-def _put(place, inside, new, parameters, target, tau, TARGET: tl.constexpr):
-    """Store new parameters, and return their average, stored too."""
-    tl.store(parameters + place, new, inside)
-    average = new
-    if TARGET:
-        old = tl.load(target + place, inside, 0.0)
-        average = old + tau * (new - old)
-        tl.store(target + place, average, inside)
-    return average
+    All that it reads is asked for before `sums` decide whether it writes, so that it waits for memory once.
+    """
+    first = tl.multiple_of(tl.load(entry), ALIGN)
+    length = tl.multiple_of(tl.load(entry + 2), ALIGN)
+    r, k = tl.arange(0, ROWS)[:, None], tl.arange(0, WIDTH)[None, :]
+    offset = r * tl.multiple_of(tl.load(entry + 1), ALIGN) + k
+    place = first + offset
+    inside = (r < tl.load(entry + 3)) & (k < length)
+    if KIND == STATISTICS:
+        old = tl.load(running + place, inside, 0.0)
+        figure = tl.load(statistics + place, inside, 0.0)
+        seen = tl.sum(sums, 0)
+        write = inside & (k < tl.where(seen - seen == 0.0, length, 0))
+        tl.store(running + place, old + momentum * (figure - old), write)
+    else:
+        g = tl.load(grad + place, inside, 0.0)
+        m = tl.load(moment1 + place, inside, 0.0)
+        v = tl.load(moment2 + place, inside, 0.0)
+        p = tl.load(parameters + place, inside, 0.0)
+        if TARGET:
+            average = tl.load(target + place, inside, 0.0)
+        size, spread = tl.load(factors), tl.load(factors + 1)
+        if DECAY:
+            p *= tl.load(factors + 2)
+        total = tl.sum(sums, 0)
+        write = inside & (k < tl.where(total - total == 0.0, length, 0))
+        if CLIP:
+            g *= tl.minimum(max_norm / (tl.sqrt_rn(total) + 1e-6), 1.0)
+        m += (1.0 - BETA1) * (g - m)
+        v += (1.0 - BETA2) * (g * g - v)
+        tl.store(moment1 + place, m, write)
+        tl.store(moment2 + place, v, write)
+        new = p - tl.where(inside, size * m / (tl.sqrt_rn(v) * spread + EPS), 0.0)
+        # Norm 1 for a row, sqrt(length) for gains, with the guards of `unit_rows` and `unit_pairs`.
+        if KIND == ROW:
+            new *= (1.0 / tl.maximum(tl.sqrt_rn(tl.sum(new * new, 1)), 1e-8))[:, None]
+        if KIND == SPHERE:
+            new *= tl.sqrt_rn(length * 1.0) / tl.sqrt_rn(tl.sum(tl.sum(new * new, 1), 0) + 1e-8)
+        tl.store(parameters + place, new, write)
+        if TARGET:
+            average += tau * (new - average)
+            tl.store(target + place, average, write)
+        if STACKED and KIND == ROW:
+            dtype = stacked.dtype.element_ty
+            mine = tl.multiple_of(tl.load(entry + 4), ALIGN)
+            tl.store(stacked + (mine + offset), new.to(dtype), write)
+            if TARGET:
+                theirs = tl.multiple_of(tl.load(entry + 5), ALIGN)
+                tl.store(stacked + (theirs + offset), average.to(dtype), write)
 
 
 @triton.jit
@@ -71,50 +112,42 @@ def _rows(
     parameters, moment1, moment2, steps, running, target, stacked, grad, statistics, factors, table, partial, taken,
     momentum, tau, max_norm, parts,
     DECAY: tl.constexpr, CLIP: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
-    TARGET: tl.constexpr, STACKED: tl.constexpr, PARTS: tl.constexpr, WIDTH: tl.constexpr,
-    ROW: tl.constexpr, FREE: tl.constexpr, STATISTICS: tl.constexpr,
+    TARGET: tl.constexpr, STACKED: tl.constexpr, PARTS: tl.constexpr, CLASSES: tl.constexpr, COUNT: tl.constexpr,
+    ROW: tl.constexpr, SPHERE: tl.constexpr, STATISTICS: tl.constexpr,
 ):  # fmt: skip
-    """Take one row through the whole step; program 0 also counts it."""
+    """Take one tile through the whole step, by the branch of its class; program 0 also counts the step."""
     program = tl.program_id(0)
     part = tl.arange(0, PARTS)
-    total = tl.sum(tl.load(partial + part, part < parts, 0.0), 0)
-    ok = total - total == 0.0
+    sums = tl.load(partial + part, part < parts, 0.0)
+    for i in tl.static_range(COUNT):  # six figures each, of `TileClass`
+        if (program >= CLASSES[6 * i]) & (program < CLASSES[6 * i + 1]):
+            _tile(
+                parameters, moment1, moment2, running, target, stacked, grad, statistics, factors,
+                table + program * 6, sums, momentum, tau, max_norm,
+                DECAY, CLIP, BETA1, BETA2, EPS, TARGET, STACKED, ROW, SPHERE, STATISTICS,
+                CLASSES[6 * i + 2], CLASSES[6 * i + 3], CLASSES[6 * i + 4], CLASSES[6 * i + 5],
+            )  # fmt: skip
     if program == 0:
+        total = tl.sum(sums, 0)
+        ok = total - total == 0.0
         tl.store(taken, ok.to(tl.int8))
         tl.store(steps, tl.load(steps) + ok.to(tl.int64))
-    entry = table + program * 6
-    first, second, length, kind = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
-    k = tl.arange(0, WIDTH)
-    inside = k < tl.where(ok, length, 0)  # a step that is not taken reads and writes nothing
-    if kind == STATISTICS:
-        old = tl.load(running + first + k, inside, 0.0)
-        new = tl.load(statistics + first + k, inside, 0.0)
-        tl.store(running + first + k, old + momentum * (new - old), inside)
-    else:
-        size, spread = tl.load(factors), tl.load(factors + 1)
-        keep = 1.0
-        shorten = 1.0
-        if DECAY:
-            keep = tl.load(factors + 2)
-        if CLIP:
-            shorten = tl.minimum(max_norm / (tl.sqrt_rn(total) + 1e-6), 1.0)
-        here, also = first + k, second + k
-        paired = inside & (second >= 0)
-        one = _adam(here, inside, parameters, moment1, moment2, grad, shorten, size, spread, keep, BETA1, BETA2, EPS)
-        two = _adam(also, paired, parameters, moment1, moment2, grad, shorten, size, spread, keep, BETA1, BETA2, EPS)
-        square = tl.sum(one * one, 0) + tl.sum(two * two, 0)
-        # Norm 1 for a row, sqrt(length) for gains, with the guards of `unit_rows` and `unit_pairs`.
-        unit = 1.0 / tl.maximum(tl.sqrt_rn(square), 1e-8)
-        sphere = tl.sqrt_rn(length * 1.0) / tl.sqrt_rn(square + 1e-8)
-        scale = tl.where(kind == ROW, unit, tl.where(kind == FREE, 1.0, sphere))
-        average = _put(here, inside, one * scale, parameters, target, tau, TARGET)
-        _put(also, paired, two * scale, parameters, target, tau, TARGET)
-        if STACKED:
-            mine, theirs = tl.load(entry + 4), tl.load(entry + 5)
-            dtype = stacked.dtype.element_ty
-            tl.store(stacked + mine + k, (one * scale).to(dtype), inside & (mine >= 0))
-            if TARGET:
-                tl.store(stacked + theirs + k, average.to(dtype), inside & (theirs >= 0))
+
+
+def tile_options(classes: Sequence[int]) -> dict[str, object]:
+    """Return how `_rows` is built for the classes of a table, figure after figure."""
+    figures = len(TileClass._fields)
+    tiles = [TileClass(*classes[i : i + figures]) for i in range(0, len(classes), figures)]
+    fits = all(each.rows * each.width <= TILE for each in tiles)
+    return {
+        "CLASSES": tuple(classes),
+        "COUNT": len(tiles),
+        "ROW": ROW,
+        "SPHERE": SPHERE,
+        "STATISTICS": STATISTICS,
+        "num_warps": WARPS,
+        "maxnreg": REGISTERS if fits else None,
+    }
 
 
 @torch.library.custom_op(
@@ -134,7 +167,7 @@ def row_step(
     statistics: Tensor | None,
     factors: Tensor,
     table: Tensor,
-    longest: int,
+    classes: Sequence[int],
     momentum: float,
     tau: float,
     beta1: float,
@@ -145,15 +178,18 @@ def row_step(
     grad = grad.contiguous()
     statistics = grad if statistics is None else statistics.contiguous()
     size, stats_size = grad.numel(), 0 if running is None else statistics.numel()
-    programs = min(MAX_PROGRAMS, triton.cdiv(size, BLOCK))
+    block = min(MAX_BLOCK, max(MIN_BLOCK, triton.next_power_of_2(triton.cdiv(size, MAX_PARTS))))
+    summing_steps = triton.cdiv(size, block * MAX_PARTS)
+    programs = triton.cdiv(size, block * summing_steps)
     partial = grad.new_empty((programs + 1,))
     taken = torch.empty((), dtype=torch.int8, device=grad.device)
     _square_sums[(programs + 1,)](
         *(grad, statistics, loss, partial, size, stats_size),
         PROGRAMS=programs,
-        STEPS=triton.cdiv(size, programs * BLOCK),
-        STATS_STEPS=triton.cdiv(stats_size, BLOCK),
-        BLOCK=BLOCK,
+        STEPS=summing_steps,
+        STATS_STEPS=triton.cdiv(stats_size, block),
+        BLOCK=block,
+        num_warps=WARPS,
     )
     _rows[(table.shape[0],)](
         *(parameters, moment1, moment2, steps, parameters if running is None else running),
@@ -168,10 +204,7 @@ def row_step(
         TARGET=target is not None,
         STACKED=stacked is not None,
         PARTS=triton.next_power_of_2(programs + 1),
-        WIDTH=triton.next_power_of_2(longest),
-        ROW=ROW,
-        FREE=FREE,
-        STATISTICS=STATISTICS,
+        **tile_options(classes),
     )
     return taken.view(torch.bool)
 
@@ -190,7 +223,7 @@ def _(
     statistics: Tensor | None,
     factors: Tensor,
     table: Tensor,
-    longest: int,
+    classes: Sequence[int],
     momentum: float,
     tau: float,
     beta1: float,
