@@ -1,7 +1,7 @@
 """Batch norm, ReLU and residual sum as one step, forward and backward: the torch form.
 
 Statistics are those of the batch, in float32 whatever the activations are. `kernels/batch_norm.py` computes the same in
-two launches each way.
+two launches each way, or one where rows are few.
 """
 
 import torch
