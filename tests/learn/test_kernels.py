@@ -13,7 +13,7 @@ from kernel_cases import CASES
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn.networks import Critic
-from tickgraph.learn.row_step import FREE, ROW, STATISTICS, row_table
+from tickgraph.learn.row_step import FREE, ROW, SPHERE, STATISTICS, TILE, row_table
 from tickgraph.learn.storage import Stacked, declare
 
 HERE = Path(__file__).parent
@@ -77,25 +77,42 @@ def test_kernels_repeat_bit_for_bit():
 
 def test_the_rows_cover_every_parameter_and_statistic_once():
     arena = Arena("cpu")
-    storage = declare(Critic(5, 2, 4, 2, 7, torch.Generator().manual_seed(0)), arena, "critic", "a test")
+    storage = declare(Critic(5, 2, 40, 2, 7, torch.Generator().manual_seed(0)), arena, "critic", "a test")
     stacked = Stacked(storage, storage.parameters.clone(), torch.float32, arena, "stacked")
-    table, longest = row_table(storage, stacked)
+    table, classes = row_table(storage, stacked)
+    assert [each.begin for each in classes] == [0, *(each.end for each in classes[:-1])]
+    assert classes[-1].end == len(table)
     places = {"parameters": [], "statistics": [], "stacked": []}
-    for first, second, length, kind, mine, theirs in table.tolist():
-        flat = "statistics" if kind == STATISTICS else "parameters"
-        for start in (first, second):
-            places[flat] += range(start, start + length) if start >= 0 else ()
-        for start in (mine, theirs):
-            places["stacked"] += range(start, start + length) if kind == ROW else ()
-        assert (mine >= 0) == (kind == ROW)
-        assert length <= longest
+    spheres, free = [], []
+    for kind, rows, width, align, tile in (
+        (*each[2:], tile) for each in classes for tile in table[each.begin : each.end].tolist()
+    ):
+        first, distance, length, count, mine, theirs = tile
+        assert 1 <= count <= rows and length <= width and rows * width <= TILE
+        assert all(at % align == 0 for at in (first, distance, length, mine, theirs) if at >= 0)
+        assert (mine >= 0) == (theirs >= 0) == (kind == ROW)
+        taken = [first + row * distance + k for row in range(count) for k in range(length)]
+        places["statistics" if kind == STATISTICS else "parameters"] += taken
+        for start in (mine, theirs) if kind == ROW else ():
+            places["stacked"] += [at - first + start for at in taken]
+        spheres += [taken] if kind == SPHERE else []
+        free += taken if kind == FREE else []
     assert sorted(places["parameters"]) == list(range(storage.parameters.numel()))
     assert sorted(places["statistics"]) == list(range(storage.statistics.numel()))
     assert sorted(places["stacked"]) == list(range(stacked.flat.numel()))
-    free = [row for row in table.tolist() if row[3] == FREE]
-    assert [(row[0], row[2]) for row in free] == [
-        (span.start, span.size) for span in storage.spans if "bias" in span.name
+    assert sorted(free) == [
+        at for span in storage.spans if "bias" in span.name for at in range(span.start, span.start + span.size)
     ]
+    # A gain is one sphere, but for a batch norm's, which its offset belongs to; of each member.
+    spans = {span.name: span for span in storage.spans}
+    wanted = []
+    for name, span in spans.items():
+        offset = spans.get(name.replace("gain", "offset"))
+        parts = [] if not name.endswith("gain") else [span] if offset is None or offset is span else [span, offset]
+        for member in range(2 if parts else 0):
+            width = span.size // 2
+            wanted.append([part.start + member * width + k for part in parts for k in range(width)])
+    assert sorted(spheres) == sorted(wanted)
 
 
 def test_the_copies_hold_the_network_first_and_its_target_behind():
