@@ -1,7 +1,10 @@
 """Compile every kernel of the learner for a GPU, which takes Triton but no GPU; prints their sizes as JSON."""
 
 import json
+import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 
 import torch
@@ -39,13 +42,34 @@ STEP = {"BETA1": 0.9, "BETA2": 0.999, "EPS": 1e-8, "PARTS": 512}
 SUMS = {"PROGRAMS": 272, "STEPS": 1, "STATS_STEPS": 2, "BLOCK": row_step.MAX_BLOCK}
 
 
-def build(kernel, constants: dict, warps: int = 4, maxnreg: int | None = None, **pointers: str) -> int:
-    """Return the bytes of machine code of a kernel; pointers are to float32 unless said otherwise."""
+def machine_code(
+    kernel, constants: dict, warps: int, even: Sequence[str] | None, maxnreg: int | None = None, **pointers: str
+) -> bytes:
+    """Return a kernel as machine code, pointers being to float32 unless said otherwise.
+
+    Given `even`, all addresses and these numbers are multiples of 16, so that several values are loaded at a time.
+    """
     kinds = POINTERS | NUMBERS | pointers
     signature = {name: "constexpr" if name in constants else kinds.get(name, "*fp32") for name in kernel.arg_names}
-    source = ASTSource(kernel, signature, {(kernel.arg_names.index(name),): value for name, value in constants.items()})
-    options = {"num_warps": warps, "maxnreg": maxnreg}
-    return len(triton.compile(source, target=HOPPER, options=options).asm["cubin"])
+    values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    known = [] if even is None else [i for i, (n, k) in enumerate(signature.items()) if n in even or k[0] == "*"]
+    source = ASTSource(kernel, signature, values, {(i,): [["tt.divisibility", 16]] for i in known})
+    return triton.compile(source, target=HOPPER, options={"num_warps": warps, "maxnreg": maxnreg}).asm["cubin"]
+
+
+def build(kernel, constants: dict, warps: int = 4, **pointers: str) -> int:
+    """Return the bytes of machine code of a kernel."""
+    return len(machine_code(kernel, constants, warps, None, **pointers))
+
+
+def stack_bytes(code: bytes) -> int:
+    """Return the bytes of memory that a thread of a kernel keeps registers in."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        call = [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        usage = subprocess.run(call, capture_output=True, text=True, check=True).stdout
+    return int(re.search(r"STACK:(\d+)", usage)[1])
 
 
 def build_rows(network: Module, kind: str, copies: bool, target: bool, decay: bool, clip: bool) -> int:
@@ -53,20 +77,18 @@ def build_rows(network: Module, kind: str, copies: bool, target: bool, decay: bo
     arena = Arena("cpu")
     storage = declare(network, arena, "net", "a build")
     stacked = Stacked(storage, storage.parameters if target else None, torch.float32, arena, "copies")
-    options = row_step.tile_options([figure for each in row_table(storage, stacked)[1] for figure in each])
+    classes = [figure for each in row_table(storage, stacked)[1] for figure in each]
+    options = row_step.tile_options(classes, decay, clip)
     warps, maxnreg = options.pop("num_warps"), options.pop("maxnreg")
-    flags = {"STACKED": copies, "TARGET": target, "DECAY": decay, "CLIP": clip}
-    return build(row_step._rows, STEP | flags | options, warps, maxnreg, stacked=kind)
+    flags = STEP | {"STACKED": copies, "TARGET": target} | options
+    code = machine_code(row_step._rows, flags, warps, (), maxnreg, stacked=kind)
+    assert not stack_bytes(code), "registers that do not fit are kept in memory"
+    return len(code)
 
 
 def build_aligned(kernel, constants: dict, numbers: Sequence[str], **pointers: str) -> int:
     """Build for addresses and `numbers` that are multiples of 16, where several values are loaded at a time."""
-    kinds = NUMBERS | pointers
-    signature = {name: "constexpr" if name in constants else kinds.get(name, "*fp32") for name in kernel.arg_names}
-    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    even = [i for i, (name, kind) in enumerate(signature.items()) if name in numbers or kind.startswith("*")]
-    source = ASTSource(kernel, signature, places, {(i,): [["tt.divisibility", 16]] for i in even})
-    return len(triton.compile(source, target=HOPPER, options={"num_warps": batch_norm.WARPS}).asm["cubin"])
+    return len(machine_code(kernel, constants, batch_norm.WARPS, numbers, **pointers))
 
 
 def norm_builds(kind: str) -> dict[str, int]:

@@ -16,7 +16,8 @@ MIN_BLOCK, MAX_BLOCK = 1024, 8192
 """Elements that such a program reads at once: a large network's gradient is on its way as a whole."""
 WARPS = 8
 REGISTERS = 64
-"""Of a thread of `_rows`, so that four programs share a processor; tiles of `TILE` elements fit, larger ones do not."""
+"""Of a thread of `_rows`, so that four programs share a processor: all that it needs for eight elements of each tensor,
+but not for more, and not with weight decay or clipping."""
 
 
 @triton.jit
@@ -134,12 +135,14 @@ def _rows(
         tl.store(steps, tl.load(steps) + ok.to(tl.int64))
 
 
-def tile_options(classes: Sequence[int]) -> dict[str, object]:
+def tile_options(classes: Sequence[int], decay: bool, clip: bool) -> dict[str, object]:
     """Return how `_rows` is built for the classes of a table, figure after figure."""
     figures = len(TileClass._fields)
     tiles = [TileClass(*classes[i : i + figures]) for i in range(0, len(classes), figures)]
-    fits = all(each.rows * each.width <= TILE for each in tiles)
+    fits = not (decay or clip) and all(each.rows * each.width <= TILE for each in tiles)
     return {
+        "DECAY": decay,
+        "CLIP": clip,
         "CLASSES": tuple(classes),
         "COUNT": len(tiles),
         "ROW": ROW,
@@ -196,15 +199,13 @@ def row_step(
         *(parameters if target is None else target, parameters if stacked is None else stacked),
         *(grad, statistics, factors, table, partial, taken),
         *(momentum, tau, max_norm, programs + 1),
-        DECAY=factors.numel() == 3,
-        CLIP=max_norm > 0.0,
         BETA1=beta1,
         BETA2=beta2,
         EPS=EPS,
         TARGET=target is not None,
         STACKED=stacked is not None,
         PARTS=triton.next_power_of_2(programs + 1),
-        **tile_options(classes),
+        **tile_options(classes, decay=factors.numel() == 3, clip=max_norm > 0.0),
     )
     return taken.view(torch.bool)
 
