@@ -14,8 +14,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.kernels import batch_norm, loss_head, row_step
+from tickgraph.learn.kernels import batch_norm, loss_head, policy, row_step
 from tickgraph.learn.networks import Actor, Critic
+from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, PIECE, Layout
 from tickgraph.learn.row_step import row_table
 from tickgraph.learn.storage import Stacked, declare
 
@@ -35,6 +36,7 @@ NUMBERS = dict.fromkeys(("eps", "momentum", "tau", "max_norm"), "fp32") | dict.f
         "online_stride",
         "target_stride",
         "grad_stride",
+        *"inputs width actions in_gain in_offset last_gain".split(),
     ),
     "i32",
 )
@@ -128,6 +130,13 @@ def builds() -> dict[str, int]:
         found[f"rows {kind}, actor"] = build_rows(actor, kind, True, False, False, False)
     found["square sums"] = build(row_step._square_sums, SUMS, row_step.WARPS)
     found["square sums, no statistics"] = build(row_step._square_sums, SUMS | {"STATS_STEPS": 0}, row_step.WARPS)
+    layout = Layout(98, 128, 2, 29)
+    pack = {"EPS": 1e-5, "LONGEST": 512, "COLUMNS": COLUMNS, "EMBED": EMBED, "HEAD": HEAD}
+    found["policy, weights"] = build(policy._pack, pack, 1)
+    sizes = {"ROW": layout.row, "NARROW": layout.narrow, "WIDE": layout.wide, "HEAD": layout.head, "BLOCKS": 2}
+    for rows, warps in ((16, 4), (32, 8), (64, 8)):
+        flags = {"ROWS": rows, "PIECE": PIECE, "EPS": 1e-6, "DOT": "tf32"}
+        found[f"policy {rows}"] = build(policy._layers, sizes | flags, warps)
     for target in (False, True):  # SAC's actor and critics
         found[f"rows, no copies {target}"] = build_rows(plain, "*fp32", False, target, True, False)
     return found

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn import batch_norm, loss_head, row_step
-from tickgraph.learn.kernel_check import check_row_step
+from tickgraph.learn.kernel_check import check_policy, check_row_step
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.path import Switches
+from tickgraph.learn.policy_form import Layout, PolicyForm
 from tickgraph.learn.row_step import RowStep
 from tickgraph.learn.sac import SacCfg
 from tickgraph.learn.stacked import kernel_checks
@@ -26,6 +27,7 @@ from tickgraph.learn.storage import Stacked, declare
 from tickgraph.learn.trunk import whiten
 
 F32, BF16 = torch.float32, torch.bfloat16
+TF32 = 1e-2 if torch.cuda.is_available() else 1e-5  # what products of a kernel that rounds to it may be off by
 
 
 def off(mine: Tensor, wanted: Tensor) -> float:
@@ -229,6 +231,26 @@ def sac_case(device: str) -> float:
     return max(off(mine[name].nan_to_num(), value.nan_to_num()) for name, value in wanted.items())
 
 
+def policy_case(device: str, rows: int, sizes: tuple[int, int, int, int]) -> float:
+    """A policy in all layers at once: sizes that fill no tile, statistics of their own, a row that is not a number."""
+    inputs, width, blocks, actions = sizes
+    seed = torch.Generator().manual_seed(0)
+    actor, arena = Actor(inputs, actions, width, blocks, seed), Arena(device)
+    storage = declare(actor, arena, "actor", "a test", trainable=False)
+    storage.parameters.add_(0.1 * torch.randn(storage.parameters.shape, generator=seed).to(device))
+    storage.statistics[0] = 0.3 * torch.randn(storage.statistics.shape[1], generator=seed).to(device)
+    storage.statistics[1] = 0.5 + torch.rand(storage.statistics.shape[1], generator=seed).to(device)
+    form, obs = PolicyForm(storage, Layout(*sizes), arena, "test"), torch.randn(rows, inputs, generator=seed).to(device)
+    check_policy(actor, form, inputs)
+    obs[3, 2] = torch.nan
+    mean, raw = form(obs)
+    assert torch.isnan(mean[3]).all() and torch.isnan(raw[3]).all()
+    features = actor.trunk(obs)
+    wanted = (actor.mean(features) + actor.mean_bias, actor.raw(features) + actor.raw_bias)
+    others = torch.arange(rows, device=device) != 3
+    return max(off(mine[others], value[others]) for mine, value in zip((mean, raw), wanted, strict=True))
+
+
 def checks_case(device: str) -> float:
     """What decides on a GPU whether the kernels are used lets them pass, and stops one that is wrong."""
     from tickgraph.learn.kernels import loss_head as kernel
@@ -285,6 +307,11 @@ CASES = {
         1e-6,
     ),
     "step, several tiles, no target": (lambda device: step_case(device, "wide actor", target=False), 1e-6),
+    "policy": (lambda device: policy_case(device, 70, (98, 128, 2, 29)), TF32),
+    "policy, small": (
+        lambda device: policy_case(device, 37, (11, 12, 1, 3)),
+        TF32,
+    ),
     "cycle": (cycle_case, 1e-4),
     "cycle, SAC": (sac_case, 1e-4),
     "checks": (checks_case, 0.0),
