@@ -20,6 +20,7 @@ from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, PIECE, Layout
 from tickgraph.learn.row_step import row_table
 from tickgraph.learn.storage import Stacked, declare
 
+TAKEN = {"params", "specialization", "options"}
 HOPPER = GPUTarget("cuda", 90, 32)
 LAYERS = ((4, 4096, 1024), (1, 4096, 128), (4, 512, 1024))
 """(members, rows, columns): the widest and the narrowest layer at a usual batch size, and one at a small batch size."""
@@ -51,6 +52,7 @@ def machine_code(
 
     Given `even`, all addresses and these numbers are multiples of 16, so that several values are loaded at a time.
     """
+    assert not TAKEN & set(kernel.arg_names), f"{kernel.__name__} cannot be launched: Triton's launcher has these names"
     kinds = POINTERS | NUMBERS | pointers
     signature = {name: "constexpr" if name in constants else kinds.get(name, "*fp32") for name in kernel.arg_names}
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.sums import world_sum
 
 
 class Verdict:
@@ -21,7 +22,7 @@ class Verdict:
 
     def flag(self, mask: Tensor) -> None:
         """Add the True rows of mask (N,) bool to the count and latch the tick of the first; nothing is read back."""
-        found = mask.sum()
+        found = world_sum(mask)
         self.first_tick.copy_(torch.where((self.first_tick < 0) & (found > 0), self._tick, self.first_tick))
         self.count.add_(found)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.masked import fill_rows
+from tickgraph.core.sums import world_sum
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -58,9 +59,9 @@ class EpisodeStats:
         self.term_sums += values
         done = env.done
         closed = torch.where(done[:, None], self.term_sums, 0.0).sum(dim=0)
-        length = torch.where(done, env.episode_length - self.start_length, 0).sum()
-        head = [done.sum(), length, closed.sum()]
-        head += [env.terminated.sum(), env.truncated.sum(), env.invalid.sum()]
+        length = world_sum(torch.where(done, env.episode_length - self.start_length, 0))
+        head = [world_sum(done), length, closed.sum()]
+        head += [world_sum(env.terminated), world_sum(env.truncated), world_sum(env.invalid)]
         ended = (env.termination_manager.dones & done[:, None]).sum(dim=0)
         parts = [torch.stack([h.to(torch.float64) for h in head]), closed, ended.to(torch.float64)]
         parts.append(cause_counts.to(torch.float64))

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
-
-_ROW = 64
+from tickgraph.core.sums import ROW, world_sum
 
 
 class RewardNormalizer:
@@ -53,8 +52,8 @@ class RewardNormalizer:
         self.returns.copy_(returns)
         new = returns.shape[0]
         # On a GPU in two steps, of rows first: a compiler gives one row to one of its many processors.
-        shape = (-1, _ROW) if returns.is_cuda and new % _ROW == 0 else (1, new)
-        self.refused += (~fine).view(shape).sum(1).sum()
+        shape = (-1, ROW) if returns.is_cuda and new % ROW == 0 else (1, new)
+        self.refused += world_sum(~fine)
         rows = returns.view(shape)
         self.largest.copy_(torch.maximum(self.largest, rows.abs().amax(1).amax()))
         rows = rows.to(torch.float64)

@@ -9,6 +9,7 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.rng import Stream
+from tickgraph.core.sums import running_count
 from tickgraph.learn.normalizer import ObsNormalizer, RewardNormalizer
 
 DISCOUNTS = ("exact", "gamma_n")
@@ -99,12 +100,13 @@ class Ring:
         self.boundary_rows = boundary_rows or max(num_envs, capacity * num_envs // 16)
         self.normalizer, self.obs_normalizers = normalizer, dict(obs_normalizers or {})
         rows = capacity * num_envs
-        # One row more than the table: boundaries that do not fit are written there, as zeros, and never read.
+        # More rows than the table has, one a world: whatever has no place in it is written there, as zeros, and never
+        # read. All in one row, they would wait for each other.
         self._dummy = rows + self.boundary_rows
         self.obs = {
             group: arena.new(
                 f"{prefix}/obs/{group}",
-                (self._dummy + 1, obs_dims[group]),
+                (self._dummy + num_envs, obs_dims[group]),
                 why=f"{group} observation of every slot and world, then the terminal observations",
             )
             for group in ("actor", "critic")
@@ -155,10 +157,10 @@ class Ring:
         """
         slots, size = self.capacity * self.num_envs, self.boundary_rows
         rows = self.written % self.capacity * self.num_envs + self._world
-        order = torch.cumsum(boundary.to(torch.int64), dim=0)
+        order = running_count(boundary)
         fits = boundary & (order <= size)
         entry = torch.where(fits, self.stored + order - 1, -1)
-        place = torch.where(fits, slots + entry % size, self._dummy)
+        place = torch.where(fits, slots + entry % size, self._dummy + self._world)
         index = torch.cat((rows, place))
         for group, field in self.obs.items():
             field.index_copy_(0, index, torch.cat((obs[group], torch.where(fits[:, None], final_obs[group], 0.0))))

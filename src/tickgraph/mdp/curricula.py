@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.sums import world_sum
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -58,9 +59,9 @@ class penalty_scale:
     ) -> Tensor:
         played = env.episode_length - env.stats.start_length
         ended = mask & (played > 0)
-        count = ended.sum()
+        count = world_sum(ended)
         any_ended = count > 0
-        mean = torch.where(ended, played, 0).sum() / count.clamp_min(1)
+        mean = world_sum(torch.where(ended, played, 0)) / count.clamp_min(1)
         share = (count / self._window).clamp_max(1.0)
         self.average.copy_(torch.where(any_ended, self.average + share * (mean - self.average), self.average))
         factor = torch.where(

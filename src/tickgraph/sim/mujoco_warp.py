@@ -118,8 +118,8 @@ class MujocoWarpBackend(Backend):
             )
             # Rows beyond the constraints in use are multiplied by 0, which a NaN left there by a divergence survives.
             for rows in self._efc_rows:
-                chunks = math.ceil(rows.shape[1] / k.CHUNK)
-                wp.launch(k.zero_rows, dim=(self.num_envs, chunks), inputs=[masks[1], rows])
+                threads = min(k.THREADS, rows.shape[1])
+                wp.launch(k.zero_rows, dim=(self.num_envs, threads), inputs=[masks[1], rows, threads])
             self._world_fields.take(masks[0])
 
     def refresh(self, written: Tensor) -> None:

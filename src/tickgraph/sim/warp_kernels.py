@@ -10,7 +10,7 @@ import warp as wp
 
 wp.set_module_options({"enable_backward": False})
 
-CHUNK = 32  # columns that one thread of `zero_rows` clears
+THREADS = 32  # that clear a world's row in `zero_rows`
 
 
 @wp.kernel
@@ -66,12 +66,12 @@ def write_rows(
 
 
 @wp.kernel
-def zero_rows(mask: wp.array(dtype=wp.bool), rows: wp.array2d(dtype=float)):
-    """Clear the rows of the worlds of a mask; a thread clears ``CHUNK`` columns."""
-    world, chunk = wp.tid()
+def zero_rows(mask: wp.array(dtype=wp.bool), rows: wp.array2d(dtype=float), threads: int):
+    """Clear the rows of the worlds of a mask; a world's ``threads`` take columns in turn, most having nothing to do."""
+    world, first = wp.tid()
     if not mask[world]:
         return
-    for i in range(chunk * CHUNK, wp.min((chunk + 1) * CHUNK, rows.shape[1])):
+    for i in range(first, rows.shape[1], threads):
         rows[world, i] = 0.0
 
 

@@ -20,7 +20,7 @@ LEAST_ROWS, MOST_ROWS = 16, 64
 
 @triton.jit
 def _pack(
-    params, stats, table, packed, size, in_gain, in_offset, last_gain,
+    weights, stats, table, packed, size, in_gain, in_offset, last_gain,
     EPS: tl.constexpr, LONGEST: tl.constexpr, COLUMNS: tl.constexpr, EMBED: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     """Write one row of a weight with what is multiplied into it, zeros behind it, and what is added to its product."""
@@ -29,24 +29,24 @@ def _pack(
     source, count = tl.load(entry + 4), tl.load(entry + 5)
     k = tl.arange(0, LONGEST)
     known = k < count
-    weight = tl.load(params + source + k, known, 0.0)
+    weight = tl.load(weights + source + k, known, 0.0)
     target, inside = packed + place + k, k < length
     if kind == EMBED:
         spread = tl.sqrt_rn(tl.load(stats + size + k, known, 1.0) + EPS)
-        factor = tl.load(params + in_gain + k, known, 0.0) / spread
-        added = tl.load(params + in_offset + k, known, 0.0) - tl.load(stats + k, known, 0.0) * factor
+        factor = tl.load(weights + in_gain + k, known, 0.0) / spread
+        added = tl.load(weights + in_offset + k, known, 0.0) - tl.load(stats + k, known, 0.0) * factor
         tl.store(target, weight * factor, inside)
         tl.store(packed + shift, tl.sum(weight * added, 0))
     elif kind == HEAD:
-        tl.store(target, weight * tl.load(params + last_gain + k, known, 0.0), inside)
-        tl.store(packed + shift, tl.load(params + tl.load(entry + 6), count > 0, 0.0))
+        tl.store(target, weight * tl.load(weights + last_gain + k, known, 0.0), inside)
+        tl.store(packed + shift, tl.load(weights + tl.load(entry + 6), count > 0, 0.0))
     else:
         mean = stats + tl.load(entry + 8)
-        scale = tl.load(params + tl.load(entry + 6), count > 0, 0.0) / tl.sqrt_rn(
+        scale = tl.load(weights + tl.load(entry + 6), count > 0, 0.0) / tl.sqrt_rn(
             tl.load(mean + size, count > 0, 1.0) + EPS
         )
         tl.store(target, weight * scale, inside)
-        offset = tl.load(params + tl.load(entry + 7), count > 0, 0.0)
+        offset = tl.load(weights + tl.load(entry + 7), count > 0, 0.0)
         tl.store(packed + shift, offset - tl.load(mean, count > 0, 0.0) * scale)
 
 
