@@ -204,7 +204,7 @@ def step_case(
 def cycle_case(device: str) -> float:
     """Three critic updates and two of the actor, every kernel on, against the torch forms: whatever a cycle writes."""
     small = dict(critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6, bf16=False)
-    forms = Switches(manual=True, stacked=True, copies=True, shared_actions=True, joined=True)
+    forms = Switches(manual=True, copies=True, shared_actions=True, joined=True)
     kernels = replace(forms, batch_norm="triton", loss_head="triton", row_step="triton")
     rigs = [Rig(3, kernels=switches, device=device, **small) for switches in (kernels, forms)]
     for rig in rigs:

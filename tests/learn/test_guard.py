@@ -13,7 +13,7 @@ from tickgraph.learn.normalizer import ObsNormalizer, RewardNormalizer
 from tickgraph.learn.path import Switches
 from tickgraph.learn.sac import SacCfg
 
-WRITTEN = Switches(manual=True, stacked=True, copies=True)
+WRITTEN = Switches(manual=True, copies=True)
 FORMS = {"autograd": Switches(), "written": WRITTEN, "shared": replace(WRITTEN, shared_actions=True)}
 # What one cycle of one critic and one actor update skips. Rewards and replayed actions do not reach the actor.
 SKIPS = {"actor": 2, "critic": 2, "action": 1, "reward": 1}

@@ -36,7 +36,7 @@ def test_a_cpu_keeps_autograd():
 def test_a_gpu_takes_the_kernels_that_work(with_triton, caplog):
     found = resolve_switches("auto", CUDA, {"row_step": fine, "batch_norm": broken, "loss_head": fine})
     assert (found.row_step, found.batch_norm, found.loss_head) == ("triton", "torch", "triton")
-    assert found.manual and found.stacked and found.copies and found.shared_actions
+    assert found.manual and found.copies and found.shared_actions and found.joined
     assert found.reasons == ("capture failed: batch_norm: out of registers",)
     assert "batch_norm: out of registers" in caplog.text
     assert found.report()["reasons"] == list(found.reasons)
@@ -91,8 +91,8 @@ def test_the_plain_learner_can_be_had_everywhere(with_triton, device):
 def test_what_cannot_be_is_refused():
     with pytest.raises(TickgraphError, match="Switches.row_step is 'tritn'; did you mean 'triton'"):
         Switches(row_step="tritn")
-    with pytest.raises(TickgraphError, match="stacked without manual"):
-        Switches(stacked=True)
+    with pytest.raises(TickgraphError, match="copies without manual"):
+        Switches(copies=True)
     with pytest.raises(TickgraphError, match="learner_kernels is 'tritn'; did you mean 'triton'"):
         resolve_switches("tritn", CPU, {})
     with pytest.raises(TickgraphError, match="train.learner_kernels is 'tritn'; did you mean 'triton'"):

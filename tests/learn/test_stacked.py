@@ -17,10 +17,9 @@ from tickgraph.learn.storage import Stacked, flatten
 from tickgraph.learn.update import groups
 
 PATHS = {
-    "apart": Switches(manual=True),
-    "stacked": Switches(manual=True, stacked=True),
-    "copies": Switches(manual=True, stacked=True, copies=True),
-    "joined": Switches(manual=True, stacked=True, joined=True),
+    "written": Switches(manual=True),
+    "copies": Switches(manual=True, copies=True),
+    "joined": Switches(manual=True, joined=True),
     "as on a GPU": ON_A_GPU,
 }
 
@@ -132,7 +131,7 @@ def test_bfloat16_is_as_near_as_under_autocast(batch):
         assert 0.0 < off[0] <= 2.0 * off[1] + 5e-4
 
 
-@pytest.mark.parametrize("name", ["stacked", "as on a GPU"])
+@pytest.mark.parametrize("name", ["written", "as on a GPU"])
 def test_ten_cycles_are_the_readable_form_s(name):
     """Every tensor that a cycle writes, after 1 and after 10 cycles of 2 critic updates and 1 of the actor."""
     rigs = [Rig(kernels=Switches(), maths=flashsac), Rig(kernels=PATHS[name])]
@@ -146,12 +145,12 @@ def test_ten_cycles_are_the_readable_form_s(name):
                 close(value.double(), wanted[key].double())
     assert rigs[1].learner.updates.item() == 20 and rigs[1].learner.critic_step.adam.steps.item() == 20
     report = rigs[1].cycle.report()
-    assert report["update/critic_loss"]["switches"]["stacked"] is True
+    assert report["update/critic_loss"]["switches"]["manual"] is True
 
 
 def test_a_cycle_begins_with_true_copies():
     """Parameters that somebody has written, as a checkpoint does, are what the next cycle computes with."""
-    rigs = [Rig(kernels=PATHS["stacked"]), Rig(kernels=PATHS["copies"])]
+    rigs = [Rig(kernels=PATHS["written"]), Rig(kernels=PATHS["copies"])]
     for rig in rigs:
         rig.cycle()
         rig.learner.critic_storage.parameters.mul_(-1.0)

@@ -50,8 +50,7 @@ PATHS = {
         BenchPath("captured-eager", "graph", inner="eager"),
         BenchPath("graph-autograd", "graph"),
         BenchPath("graph-written", "graph", WRITTEN, default=False),
-        BenchPath("graph-stacked", "graph", replace(WRITTEN, stacked=True), default=False),
-        BenchPath("graph-copies", "graph", replace(WRITTEN, stacked=True, copies=True), default=False),
+        BenchPath("graph-copies", "graph", replace(WRITTEN, copies=True), default=False),
         BenchPath("graph-shared-actions", "graph", replace(ON_A_GPU, joined=False), default=False),
         BenchPath("graph-torch", "graph", ON_A_GPU, default=False),
         *(

@@ -29,9 +29,8 @@ class Switches:
     """Switches of the learner's computation. The maths is the same for all of them, and each can be measured alone."""
 
     manual: bool = False
-    """Gradients are written out (`stacked.py`); else autograd computes them, of `fused.py` or `flashsac.py`."""
-    stacked: bool = False
-    """Online and target critics share their products; else the target has its own."""
+    """Gradients are written out, online and target critics in the same products (`stacked.py`); else autograd computes
+    them, of `fused.py` or `flashsac.py`."""
     copies: bool = False
     """The step writes copies of the weights, stacked and in the products' precision; else they are made in each
     update."""
@@ -53,7 +52,7 @@ class Switches:
             if form not in FORMS:
                 hint = nearby(form, FORMS) or f"use one of {', '.join(FORMS)}"
                 raise TickgraphError(f"Switches.{name} is {form!r}; {hint}")
-        needs = {"stacked": self.stacked, "copies": self.copies, "shared_actions": self.shared_actions}
+        needs = {"copies": self.copies, "shared_actions": self.shared_actions}
         needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head")}
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
@@ -85,7 +84,7 @@ class Switches:
         return kernel.categorical_head
 
 
-ON_A_GPU = Switches(manual=True, stacked=True, copies=True, shared_actions=True, joined=True)
+ON_A_GPU = Switches(manual=True, copies=True, shared_actions=True, joined=True)
 """What a GPU computes without kernels, where gradients can be written out."""
 PLAIN_ON_A_GPU = Switches(joined=True)
 """The same where they cannot."""

@@ -103,19 +103,10 @@ class CriticUpdate:
         raw = torch.cat((batch.critic_obs, torch.cat((batch.action, action))), dim=-1)
         x, first_mean, first_var = self.norm.whiten(raw, self.dtype)
         online = self.storage.parameters
-        if self.path.stacked:
-            weights = self.weights(online, self.target)
-            h, kept = trunk.forward(weights, x, self.norm)
-            members = h.shape[0] // 2
-            h = torch.cat((h[:members, :size], h[members:, size:]))
-        else:
-            follower = Weights(self.storage, [self.target], self.cfg.critic_blocks, self.dtype)
-            behind, _ = trunk.forward(follower, x, self.norm)
-            weights = self.weights(online)
-            h, kept = trunk.forward(weights, x, self.norm)
-            members = h.shape[0]
-            h = torch.cat((h[:, :size], behind[:, size:]))
-            weights = weights.beside(follower)
+        weights = self.weights(online, self.target)
+        h, kept = trunk.forward(weights, x, self.norm)
+        members = h.shape[0] // 2
+        h = torch.cat((h[:members, :size], h[members:, size:]))
         features, unit, scale = trunk.unit_features(h, weights.gain)
         head, bias = critic_head(weights, self.dtype)
         logits = full_product(features, head.transpose(1, 2)) + bias
@@ -260,9 +251,7 @@ class Written:
         target, dtype = learner.target_storage.parameters, torch.bfloat16 if cfg.bf16 else torch.float32
         critics = actors = None
         if switches.copies:
-            critics = Stacked(
-                *(learner.critic_storage, target if switches.stacked else None, dtype, arena, "copies/critic")
-            )
+            critics = Stacked(learner.critic_storage, target, dtype, arena, "copies/critic")
             learner.critic_step.stacked = critics
             if cfg.bf16:  # in float32 a single network is its own copy
                 actors = learner.actor_step.stacked = Stacked(learner.actor_storage, None, dtype, arena, "copies/actor")

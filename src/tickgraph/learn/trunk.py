@@ -5,7 +5,6 @@ embedding, whose bias is a column of ones in the input, so that its gradient com
 filled up to a multiple of eight columns, which matrix units want.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -99,13 +98,6 @@ class Weights:
         bias = torch.bmm(self.embed, self.input_offset.unsqueeze(-1))
         self.folded = fill(torch.cat((self.embed * self.input_gain.unsqueeze(1), bias), dim=-1)).to(dtype)
         self.every = every
-
-    def beside(self, other: "Weights") -> "Weights":
-        """Return weights whose heads and last gain are of these members and then those of another network."""
-        both = copy.copy(self)
-        both.gain = torch.cat((self.gain, other.gain))
-        both.every = lambda name, dims: torch.cat((self.every(name, dims), other.every(name, dims)))
-        return both
 
 
 def small_parameters(storage: Storage, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
