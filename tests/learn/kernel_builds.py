@@ -16,12 +16,14 @@ from triton.compiler import ASTSource
 from tickgraph.core.arena import Arena
 from tickgraph.learn.kernels import batch_norm, loss_head, policy, row_step
 from tickgraph.learn.networks import Actor, Critic
-from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, PIECE, Layout
+from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, WIDEST, Layout
 from tickgraph.learn.row_step import row_table
 from tickgraph.learn.storage import Stacked, declare
 
 TAKEN = {"params", "specialization", "options"}
 HOPPER = GPUTarget("cuda", 90, 32)
+SHARED = 227 * 1024
+"""Bytes of shared memory that a program has there."""
 LAYERS = ((4, 4096, 1024), (1, 4096, 128), (4, 512, 1024))
 """(members, rows, columns): the widest and the narrowest layer at a usual batch size, and one at a small batch size."""
 POINTERS = {"table": "*i32", "steps": "*i64", "taken": "*i8"}
@@ -46,7 +48,13 @@ SUMS = {"PROGRAMS": 272, "STEPS": 1, "STATS_STEPS": 2, "BLOCK": row_step.MAX_BLO
 
 
 def machine_code(
-    kernel, constants: dict, warps: int, even: Sequence[str] | None, maxnreg: int | None = None, **pointers: str
+    kernel,
+    constants: dict,
+    warps: int,
+    even: Sequence[str] | None,
+    maxnreg: int | None = None,
+    stages: int = 3,
+    **pointers: str,
 ) -> bytes:
     """Return a kernel as machine code, pointers being to float32 unless said otherwise.
 
@@ -58,7 +66,10 @@ def machine_code(
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     known = [] if even is None else [i for i, (n, k) in enumerate(signature.items()) if n in even or k[0] == "*"]
     source = ASTSource(kernel, signature, values, {(i,): [["tt.divisibility", 16]] for i in known})
-    return triton.compile(source, target=HOPPER, options={"num_warps": warps, "maxnreg": maxnreg}).asm["cubin"]
+    options = {"num_warps": warps, "maxnreg": maxnreg, "num_stages": stages}
+    made = triton.compile(source, target=HOPPER, options=options)
+    assert made.metadata.shared <= SHARED, f"{kernel.__name__} takes {made.metadata.shared} bytes of shared memory"
+    return made.asm["cubin"]
 
 
 def build(kernel, constants: dict, warps: int = 4, **pointers: str) -> int:
@@ -135,10 +146,13 @@ def builds() -> dict[str, int]:
     layout = Layout(98, 128, 2, 29)
     pack = {"EPS": 1e-5, "LONGEST": 512, "COLUMNS": COLUMNS, "EMBED": EMBED, "HEAD": HEAD}
     found["policy, weights"] = build(policy._pack, pack, 1)
-    sizes = {"ROW": layout.row, "NARROW": layout.narrow, "WIDE": layout.wide, "HEAD": layout.head, "BLOCKS": 2}
-    for rows, warps in ((16, 4), (32, 8), (64, 8)):
-        flags = {"ROWS": rows, "PIECE": PIECE, "EPS": 1e-6, "DOT": "tf32"}
-        found[f"policy {rows}"] = build(policy._layers, sizes | flags, warps)
+    for sizes in (layout, Layout(300, 24, 1, 3), Layout(500, WIDEST, 3, 60)):
+        for rows in (70, 4096, 16384):
+            flags = policy.layers_options(sizes, rows)
+            warps, stages = flags.pop("num_warps"), flags.pop("num_stages")
+            code = machine_code(policy._layers, flags, warps, (), stages=stages)
+            assert not stack_bytes(code), "registers that do not fit are kept in memory"
+            found[f"policy {sizes.width} {sizes.inputs} {rows}"] = len(code)
     for target in (False, True):  # SAC's actor and critics
         found[f"rows, no copies {target}"] = build_rows(plain, "*fp32", False, target, True, False)
     return found

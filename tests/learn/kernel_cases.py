@@ -241,7 +241,7 @@ def policy_case(device: str, rows: int, sizes: tuple[int, int, int, int]) -> flo
     storage.statistics[0] = 0.3 * torch.randn(storage.statistics.shape[1], generator=seed).to(device)
     storage.statistics[1] = 0.5 + torch.rand(storage.statistics.shape[1], generator=seed).to(device)
     form, obs = PolicyForm(storage, Layout(*sizes), arena, "test"), torch.randn(rows, inputs, generator=seed).to(device)
-    check_policy(actor, form, inputs)
+    check_policy(actor, form, rows, inputs)
     obs[3, 2] = torch.nan
     mean, raw = form(obs)
     assert torch.isnan(mean[3]).all() and torch.isnan(raw[3]).all()

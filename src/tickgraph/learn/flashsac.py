@@ -307,16 +307,17 @@ class FlashSac(Learner):
         """Let a kernel act where one can be had and products may round to TF32, which its own do."""
         from tickgraph.learn.kernel_check import check_policy  # which is written in terms of all of this
 
+        device, inputs, worlds = self.arena.device, self.obs_dims["actor"], self.normalizer.returns.shape[0]
         if torch.get_float32_matmul_precision() == "highest":
-            self.policy_report["reasons"] = ["float32 products are not to be rounded (train.matmul_precision)"]
+            if device.type == "cuda" and kernels in ("auto", "triton"):
+                self.policy_report["reasons"] = ["float32 products are not to be rounded (train.matmul_precision)"]
             return
-        device, inputs = self.arena.device, self.obs_dims["actor"]
         layout = Layout(inputs, self.cfg.actor_width, self.cfg.actor_blocks, self.action_dim)
 
         def made(arena: Arena) -> PolicyForm:
             return PolicyForm(self.policy_storage, layout, arena, "kernels/policy")
 
-        check = {"policy": lambda: check_policy(self.policy, made(Arena(device)), inputs)}
+        check = {"policy": lambda: check_policy(self.policy, made(Arena(device)), worlds, inputs)}
         built, reasons = build_kernels(kernels, device, check)
         self.policy_report = {"form": "triton" if built else "torch", "reasons": reasons}
         if built:

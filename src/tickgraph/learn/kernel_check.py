@@ -97,9 +97,9 @@ def check_row_step(step: NetworkStep) -> None:
         hold(mine, wanted, 1e-5)
 
 
-def check_policy(policy: Actor, form: Callable[[Tensor], tuple[Tensor, Tensor]], inputs: int) -> None:
-    """Let a policy act on made-up observations of `inputs` columns as it is and by `form`, whose products round."""
-    obs = 3.0 * ramp((70, inputs), policy.mean_bias.device, 1)
+def check_policy(policy: Actor, form: Callable[[Tensor], tuple[Tensor, Tensor]], rows: int, inputs: int) -> None:
+    """Let a policy act on made-up observations (rows, inputs) as it is and by `form`, whose products round."""
+    obs = 3.0 * ramp((rows, inputs), policy.mean_bias.device, 1)
     mean, raw = form(obs)
     for mine, wanted in zip((mean, log_std_of(raw)), policy(obs), strict=True):
         hold(mine, wanted, 1e-2)

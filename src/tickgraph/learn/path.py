@@ -137,7 +137,8 @@ def build_kernels(
                 with torch.no_grad():
                     check()
             except Exception as error:  # a compiler can fail in any way
-                reasons.append(f"{CAPTURE_FAILED}: {name}: {first_line(error)}")
+                kind = BACKEND_CANNOT if isinstance(error, TickgraphError) else CAPTURE_FAILED
+                reasons.append(f"{kind}: {name}: {first_line(error)}")
             else:
                 built.append(name)
     if reasons and kernels == "triton":

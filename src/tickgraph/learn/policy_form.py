@@ -6,12 +6,16 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
 from tickgraph.learn.storage import Storage
 
 EMBED, HEAD, NORMED = range(3)
 """Kinds of a row of weights: behind the input's norm, of a head, or with a norm behind it."""
 PIECE = 64
 """Columns of the observations, and of a block's wide layer, that are multiplied at a time."""
+WIDEST = 128
+"""Width of a trunk that fits: with it a program takes up to 160 of an H200's 227 KiB of shared memory, with twice the
+width 320."""
 COLUMNS = 9
 
 
@@ -124,9 +128,14 @@ class PolicyForm:
         storage: of the actor.
         layout: its sizes.
         arena, prefix: owner and folder of the table; the arena is not sealed yet.
+
+    Raises:
+        TickgraphError: the kernel cannot hold the trunk.
     """
 
     def __init__(self, storage: Storage, layout: Layout, arena: Arena, prefix: str) -> None:
+        if layout.width > WIDEST:
+            raise TickgraphError(f"actor_width is {layout.width}, and it holds {WIDEST} at most")
         from tickgraph.learn.kernels import policy
 
         self.storage, self._kernel = storage, policy.policy

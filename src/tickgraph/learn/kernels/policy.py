@@ -4,6 +4,8 @@ Each of a policy's products is too short to fill a GPU, and what lies between th
 lays the weights out for matrix units, norms multiplied in, and a second one takes rows through all layers in registers.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -93,6 +95,24 @@ def _layers(
     tl.store(output + row[:, None].to(tl.int64) * (2 * actions) + place[None, :], value, inside & known[None, :])
 
 
+def layers_options(layout: Layout, rows: int) -> dict[str, Any]:
+    """Return how `_layers` is built for `rows` rows: a program's share of them, sizes, warps, and stages of loads."""
+    each = min(MOST_ROWS, max(LEAST_ROWS, triton.next_power_of_2(triton.cdiv(rows, PROGRAMS))))
+    return {
+        "ROWS": each,
+        "ROW": layout.row,
+        "NARROW": layout.narrow,
+        "WIDE": layout.wide,
+        "HEAD": layout.head,
+        "PIECE": min(PIECE, layout.wide),
+        "BLOCKS": layout.blocks,
+        "EPS": UnitRMSNorm.eps,
+        "DOT": "tf32",
+        "num_warps": 4 if each == LEAST_ROWS else 8,
+        "num_stages": 2 if each == MOST_ROWS else 3,  # which is how much shared memory there is
+    }
+
+
 @torch.library.custom_op("tickgraph::policy", mutates_args=())
 def policy(
     obs: Tensor,
@@ -125,20 +145,9 @@ def policy(
         HEAD=HEAD,
         num_warps=1,
     )
-    each = min(MOST_ROWS, max(LEAST_ROWS, triton.next_power_of_2(triton.cdiv(rows, PROGRAMS))))
-    _layers[(triton.cdiv(rows, each),)](
-        *(obs, packed, output, rows, inputs, layout.width, layout.actions),
-        ROWS=each,
-        ROW=layout.row,
-        NARROW=layout.narrow,
-        WIDE=layout.wide,
-        HEAD=layout.head,
-        PIECE=min(PIECE, layout.wide),
-        BLOCKS=layout.blocks,
-        EPS=UnitRMSNorm.eps,
-        DOT="tf32",
-        num_warps=4 if each == LEAST_ROWS else 8,
-        num_stages=2 if each == MOST_ROWS else 3,  # which is how much shared memory there is
+    options = layers_options(layout, rows)
+    _layers[(triton.cdiv(rows, options["ROWS"]),)](
+        *(obs, packed, output, rows, inputs, layout.width, layout.actions), **options
     )
     return output
 
