@@ -54,7 +54,7 @@ class AlgoCfg:
     batch_size: int = 2048
     bf16: bool | None = False
     """Run an update's matrix products in bfloat16; weights, statistics, losses and optimiser stay float32. None: on a
-    GPU. The policy that collects always computes in float32."""
+    GPU. The policy that collects never does: its products are those of float32, or of TF32 where that is allowed."""
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"discount": DISCOUNTS}
     least: ClassVar[dict[str, int]] = {"n_step": 1, "policy_period": 1, "atoms": 2, "batch_size": 2}

@@ -70,8 +70,9 @@ class TrainCfg:
     """What of an update's objectives is compiled, where programs are: objective (networks and loss as one program), or
     loss (what follows the networks alone, to measure what the wider scope buys)."""
     learner_kernels: str = "auto"
-    """Triton kernels of the learner: triton, torch (the same maths without them), auto (those that can be had, on a CPU
-    none), or autograd (none, and gradients by autograd on every device: the plain learner, to compare with)."""
+    """Triton kernels of the learner and of its policy: triton, torch (the same maths without them), auto (those that can
+    be had, on a CPU none), or autograd (none, and gradients by autograd on every device: the plain learner, to compare
+    with)."""
     overlap: bool | None = None
     """Update beside the ticks of the same iteration, from what was recorded before it (policy_lag 1); by default where
     both are CUDA graphs."""
@@ -164,6 +165,9 @@ class VideoCfg:
     """How an episode is filmed: the first worlds of the evaluation, played by the trained policy."""
 
     seconds: float = 10.0
+    """Of each world."""
+    worlds: int = 1
+    """How many, one after the other."""
     width: int = 640
     height: int = 480
     fps: int = 25
@@ -171,7 +175,7 @@ class VideoCfg:
     def __post_init__(self) -> None:
         if not 0.0 < self.seconds < math.inf:
             raise TickgraphError(f"video.seconds is {self.seconds}, expected more than 0 seconds")
-        for name in ("width", "height", "fps"):
+        for name in ("worlds", "width", "height", "fps"):
             if getattr(self, name) < 1:
                 raise TickgraphError(f"video.{name} is {getattr(self, name)}, expected a whole number of at least 1")
         for name in ("width", "height"):
