@@ -70,7 +70,7 @@ class TrainCfg:
     """What of an update's objectives is compiled, where programs are: objective (networks and loss as one program), or
     loss (what follows the networks alone, to measure what the wider scope buys)."""
     learner_kernels: str = "auto"
-    """Triton kernels of the learner and of its policy: triton, torch (the same maths without them), auto (those that can
+    """Triton kernels of the learner and its policy: triton, torch (the same maths without them), auto (those that can
     be had, on a CPU none), or autograd (none, and gradients by autograd on every device: the plain learner, to compare
     with)."""
     overlap: bool | None = None
