@@ -86,6 +86,7 @@ def test_each_kind_of_value_is_set_with_its_type(task: Task) -> None:
         ("--video.seconds inf", "video.seconds is inf, expected more than 0 seconds"),
         ("--video.seconds 0", "video.seconds is 0.0, expected more than 0 seconds"),
         ("--video.width 641", "video.width is 641, expected an even number"),
+        ("--video.worlds 0", "video.worlds is 0, expected a whole number of at least 1"),
         ("--video.fps 0", "video.fps is 0, expected a whole number of at least 1"),
         ("--env.scene.solver.cone flat", "expected one of pyramidal, elliptic"),
         ("--robot.x 5", "no option --robot.x"),

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import imageio_ffmpeg
 import pytest
 import torch
 
@@ -273,11 +274,12 @@ def test_eval_in_another_process_gives_the_figures_of_the_summary(tmp_path: Path
 
 def test_video_and_evaluation_leave_the_training_alone() -> None:
     plain = train("plain", "--iterations", "10")
-    filmed = train(
-        "filmed", "--iterations", "10", "--train.video", "--video.seconds", "0.4", "--evaluation.episodes", "3"
-    )
+    options = "--iterations 10 --train.video --video.seconds 0.4 --video.worlds 2 --evaluation.episodes 3".split()
+    filmed = train("filmed", *options)
     assert equal(state(plain), state(filmed)) == []
     assert rows(plain) == rows(filmed)
+    for film in filmed.videos.glob("*.mp4"):  # there is none where nothing can be drawn
+        assert imageio_ffmpeg.count_frames_and_secs(str(film))[0] == 2 * 10, "ten pictures of each world"
 
 
 def test_a_machine_that_cannot_draw_trains_with_one_warning(

@@ -1,4 +1,4 @@
-"""A trained policy on film: an mp4 of one episode, played in an environment of its own so that no run changes by it."""
+"""A trained policy on film: an mp4 of some worlds, played in an environment of its own so that no run changes by it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tickgraph.sim.scene import SceneCfg
 
 @torch.no_grad()
 def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) -> Path:
-    """Play world 0 of an evaluation and write it as an mp4; returns the file.
+    """Play the first worlds of an evaluation and write them as an mp4, one after the other; returns the file.
 
     The policy is played on the task's device and backend; the pictures are always drawn by MuJoCo on the CPU. The pose
     that a command wants (``ghost_qpos() -> (N, nq)``), if one does, is drawn over the robot, translucent.
 
     Args:
-        task: its `video` says how long, how large and how many pictures a second.
+        task: its `video` says how many worlds, how long, how large and how many pictures a second.
         path: the file; its folder is made.
         policy: tensors by arena name ("policy/..."), or None for an untrained policy.
 
@@ -38,7 +38,7 @@ def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) ->
     if path.suffix.lower() != ".mp4":
         raise TickgraphError(f"the video is to be written to {str(path)!r}; give a name that ends in .mp4")
     cfg = task.video
-    player = Player(task, 1, policy)
+    player = Player(task, cfg.worlds, policy)
     env = player.env
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
@@ -51,12 +51,17 @@ def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) ->
             follow = next(iter(task.env.scene.entities))
             qpos = env.sim.view("qpos")
             ghosts = [term.ghost_qpos for term in env.command_manager.terms.values() if hasattr(term, "ghost_qpos")]
+            poses = []
             for frame in range(max(1, round(cfg.seconds * cfg.fps))):
                 # The picture shows the newest control step that has begun by its time.
                 while (env.rng.tick.item() + 1) * env.step_dt <= frame / cfg.fps + 1e-9:
                     player.tick()
-                ghost = ghosts[0]()[0].cpu().numpy() if ghosts else None
-                writer.send(renderer.render(qpos[0].cpu().numpy(), follow=follow, ghost=ghost))
+                wanted = ghosts[0]() if ghosts else None
+                poses.append([None if value is None else value.cpu().numpy().copy() for value in (qpos, wanted)])
+            for world in range(cfg.worlds):
+                for pose, ghost in poses:
+                    drawn = None if ghost is None else ghost[world]
+                    writer.send(renderer.render(pose[world], follow=follow, ghost=drawn))
             writer.close()
         keep_film(temporary, path)
     except OSError as error:

@@ -23,7 +23,7 @@ from tickgraph.learn.sac import SacCfg
 from tickgraph.mdp.motion_command import ERRORS
 from tickgraph.motion.sampler import SamplerCfg
 from tickgraph.robots.g1 import FOOT_GEOMS, PELVIS_IMU_SITE, TORSO_BODY, TORSO_IMU_SITE, TRACKED_BODIES, g1_robot
-from tickgraph.run.config import Task, TrainCfg
+from tickgraph.run.config import Task, TrainCfg, VideoCfg
 from tickgraph.sim.scene import CapacityCfg, SceneCfg, SensorCfg
 from tickgraph.tasks.tracking_figures import tracking_evaluation
 
@@ -137,7 +137,14 @@ def g1_motion_tracking() -> Task:
         learning_starts=4,
     )
     evaluation = tracking_evaluation("motion", without=tuple(_randomization()))
-    return Task(env=env, train=train, presets={"sac": sac}, edits={"sac": _randomize}, evaluation=evaluation)
+    return Task(
+        env=env,
+        train=train,
+        presets={"sac": sac},
+        edits={"sac": _randomize},
+        evaluation=evaluation,
+        video=VideoCfg(worlds=2),  # world i plays clip i
+    )
 
 
 def g1_motion_tracking_blind() -> Task:
