@@ -145,6 +145,8 @@ class randomize_field:
                     f"{path}: ranges are {dict(ranges)} and axes {axes}; ranges by column name the columns, so give at "
                     "least one and leave axes out"
                 )
+            for column, pair in ranges.items():  # two numbers would pass for one range of both columns
+                check_range(pair, f"{path}: ranges of column {column}")
             axes, ranges = tuple(ranges), list(ranges.values())
         if len(shape) > 1:
             raise TickgraphError(

@@ -13,7 +13,13 @@ def check_range(pair: Range, what: str) -> None:
     """Refuse what is no range; `what` names it, such as "events/push: velocity_range of x".
 
     Raises:
-        TickgraphError: an end is not finite, or the low one is above the high one.
+        TickgraphError: it is no pair of numbers, an end is not finite, or the low one is above the high one.
     """
-    if len(pair) != 2 or not all(map(math.isfinite, pair)) or pair[0] > pair[1]:
-        raise TickgraphError(f"{what} is {tuple(pair)}, expected low <= high, both finite")
+    try:
+        low, high = pair
+        fine = math.isfinite(low) and math.isfinite(high) and low <= high
+    except (TypeError, ValueError):
+        fine = False
+    if not fine:
+        given = tuple(pair) if isinstance(pair, list | tuple) else pair
+        raise TickgraphError(f"{what} is {given!r}, expected low <= high, both finite")
