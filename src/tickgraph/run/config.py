@@ -77,7 +77,8 @@ class TrainCfg:
     """Update beside the ticks of the same iteration, from what was recorded before it (policy_lag 1); by default where
     both are CUDA graphs."""
     matmul_precision: str = "highest"
-    """Float32 matrix products on a GPU: highest (float32 throughout), or high (TF32). Of no effect on a CPU."""
+    """Float32 matrix products on a GPU: highest (float32 throughout), or high (TF32). Of no effect on a CPU, nor on the
+    products that `algo.bf16` computes in bfloat16."""
     physics_threads: int | None = None
     """Threads of the physics; by default the processors that the process may use."""
     tick_threads: int = 1
