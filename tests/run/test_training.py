@@ -87,6 +87,8 @@ def test_a_run_leaves_everything_that_its_folder_promises() -> None:
     assert {"episodes", "survival", "return", "length", "upright_at_end"} <= set(summary["evaluation"]["trained"])
     assert (facts["device"], facts["backend"]) == ("cpu", "mujoco")  # what auto was here
     assert (facts["precision"]["float32_matmul"], facts["driver"]) == ("highest", None)
+    assert facts["precision"]["updates"] == "float32"  # what None was here
+    assert facts["policy"] == {"form": "torch", "reasons": []}
     assert facts["ticks_per_iteration"] == 1
     startup = summary["startup_s"]
     assert 0 < startup["building"] < startup["first_tick_s"] < startup["wall_command_s"]
