@@ -40,6 +40,7 @@ from torch import Tensor
 
 from tickgraph.bench._case import RING_BYTES
 from tickgraph.bench._figures import median_with_interval, times
+from tickgraph.bench._gpu import device_times
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision
 from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_of, with_algo
 from tickgraph.bench._options import Parser, count, counts, say, target
@@ -334,14 +335,7 @@ def play(arm: OurArm | PeerArm, cycles: int) -> list[float]:
             arm.run()
             found.append((time.perf_counter() - start) * 1e3)
         return found
-    torch.cuda.synchronize(arm.stream.device)
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(cycles + 1)]
-    marks[0].record(arm.stream)
-    for mark in marks[1:]:
-        arm.run()
-        mark.record(arm.stream)
-    marks[-1].synchronize()
-    return [a.elapsed_time(b) for a, b in pairwise(marks)]
+    return device_times(arm.run, cycles, arm.stream)
 
 
 @contextmanager

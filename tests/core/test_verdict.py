@@ -20,7 +20,7 @@ def test_flags_are_counted_and_the_first_tick_is_kept():
     arena.seal()
     for rows in ([0, 0, 0, 0], [0, 1, 1, 0], [1, 0, 0, 0]):
         rng.advance()
-        reward.flag(torch.tensor(rows, dtype=torch.bool))
+        assert reward.flag(torch.tensor(rows, dtype=torch.bool)) == sum(rows)
     expected = {"name": "non_finite/reward", "count": 3, "first_tick": 2, "why": "a reward term divides by zero"}
     assert verdicts.poll() == [expected]
     assert verdicts.poll(clear=True) == [expected]

@@ -82,7 +82,7 @@ def test_a_step_leaves_out_what_the_refresh_has_computed_and_keeps_every_number(
         left_out, computed = (sim.view(name) for sim in sims)
         if device == "cpu":
             assert torch.equal(left_out, computed), name
-        else:  # where the engine takes contacts in any order, and sums over them round otherwise in each run
+        else:  # where an atomic counter numbers contacts, so that sums over them may round otherwise in each run
             scale = max(1.0, computed.abs().max().item())
             torch.testing.assert_close(
                 left_out, computed, rtol=0.0, atol=1e-4 * scale, msg=lambda text, n=name: n + text

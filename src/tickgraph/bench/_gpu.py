@@ -24,6 +24,19 @@ DEVIATION = 1e-2  # m or rad: more than what the order of a device's additions c
 STRAY_SHARE = 0.1  # of worlds that may exceed it: a contact can go either way
 
 
+def device_times(run: Callable[[], object], count: int, stream: torch.cuda.Stream) -> list[float]:
+    """Run something that enqueues on a stream; returns the device's milliseconds from the end of one to that of the
+    next."""
+    torch.cuda.synchronize(stream.device)
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    marks[0].record(stream)
+    for mark in marks[1:]:
+        run()
+        mark.record(stream)
+    marks[-1].synchronize()
+    return [a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)]
+
+
 def resolution_of(arm: str, device: torch.device) -> Resolution:
     """Return how an arm's programs run; raises ExecutionError where that cannot be had."""
     if arm == "captured_eager":
@@ -53,14 +66,7 @@ class TickArm:
 
     def play(self, ticks: int) -> list[float]:
         """Play ticks and return the device's milliseconds between the end of one and the end of the next."""
-        torch.cuda.synchronize()
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(ticks + 1)]
-        marks[0].record(self.stream)
-        for mark in marks[1:]:
-            self()
-            mark.record(self.stream)
-        marks[-1].synchronize()
-        return [a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)]
+        return device_times(self, ticks, self.stream)
 
 
 class PhysicsArm:

@@ -14,6 +14,7 @@ from tickgraph.bench import _learner_floor as floor
 from tickgraph.bench._bars import learner_bars
 from tickgraph.bench._case import RING_BYTES
 from tickgraph.bench._figures import median_with_interval, times
+from tickgraph.bench._gpu import device_times
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen
 from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_of, with_algo
 from tickgraph.bench._options import Parser, count, counts, picture, say, target
@@ -76,14 +77,7 @@ class LearnerArm:
                 rig.run()
                 found.append((time.perf_counter_ns() - start) / 1e6)
             return found
-        rig.wait()
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(cycles + 1)]
-        marks[0].record(rig.stream)
-        for mark in marks[1:]:
-            rig.run()
-            mark.record(rig.stream)
-        marks[-1].synchronize()
-        return [a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)]
+        return device_times(rig.run, cycles, rig.stream)
 
     def nodes(self) -> int | None:
         """Return the nodes of the cycle's graph, of its largest one where cycles are not all alike."""
@@ -188,8 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     task = load(options.task)
     if options.algo is not None:
         task.use(options.algo)
-    low = task.train.algo.bf16
-    own = "bf16" if low or (low is None and device.type == "cuda") else "fp32"
+    own = "bf16" if task.train.algo.in_bf16(device) else "fp32"
     if own == "fp32" and device.type == "cuda" and task.train.matmul_precision == "high":
         own = "tf32"
     precision = check_precision(options.precision or own, device)

@@ -20,11 +20,13 @@ class Verdict:
         self.first_tick = first_tick
         self._tick = tick
 
-    def flag(self, mask: Tensor) -> None:
-        """Add the True rows of mask (N,) bool to the count and latch the tick of the first; nothing is read back."""
+    def flag(self, mask: Tensor) -> Tensor:
+        """Add the True rows of mask (N,) bool to the count and latch the tick of the first; returns how many there are,
+        () int64, which nothing reads back."""
         found = world_sum(mask)
         self.first_tick.copy_(torch.where((self.first_tick < 0) & (found > 0), self._tick, self.first_tick))
         self.count.add_(found)
+        return found
 
 
 class Verdicts:

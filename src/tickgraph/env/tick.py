@@ -10,7 +10,6 @@ from torch import Tensor
 from tickgraph.core.graph import Graph
 from tickgraph.core.masked import assign_rows, fill_rows, or_rows
 from tickgraph.core.program import Program, Resolution
-from tickgraph.core.sums import world_sum
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -116,8 +115,7 @@ def terminal_observation(env: Env) -> None:
     for cause, (verdict, mask) in enumerate(zip(env.invalid_verdicts, bad, strict=True)):
         # What comes first in this order brings the others about: a world counts for its first cause alone.
         first = mask & ~env.invalid
-        verdict.flag(first)
-        env.cause_counts[cause].copy_(world_sum(first))
+        env.cause_counts[cause].copy_(verdict.flag(first))
         env.invalid.logical_or_(mask)
     # The last finite observation stands in for the one that cannot be used.
     env.observation_manager.assign(env.final_obs, env.invalid, env.obs)

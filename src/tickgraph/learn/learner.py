@@ -77,6 +77,10 @@ class AlgoCfg:
         for name in self.not_negative:
             self._check(name, getattr(self, name) >= 0, "it must not be negative")
 
+    def in_bf16(self, device: torch.device) -> bool:
+        """Return whether updates on a device multiply in bfloat16."""
+        return device.type == "cuda" if self.bf16 is None else self.bf16
+
     def _check(self, name: str, fine: bool, text: str) -> None:
         if not fine:
             raise TickgraphError(f"{type(self).__name__}.{name} is {getattr(self, name)!r}; {text}")
@@ -164,8 +168,7 @@ class Learner(ABC):
         networks: tuple[Any, Any],
         statistics: bool,
     ) -> None:
-        bf16 = arena.device.type == "cuda" if cfg.bf16 is None else cfg.bf16
-        self.cfg: Any = replace(cfg, bf16=bf16)
+        self.cfg: Any = replace(cfg, bf16=cfg.in_bf16(arena.device))
         self.obs_dims, self.action_dim, self.arena = dict(obs_dims), action_dim, arena
         self.obs_normalizers: dict[str, ObsNormalizer] = {}
         """By group, told of every observation that the ring records."""

@@ -51,7 +51,7 @@ class RewardNormalizer:
         returns = self.gamma * torch.where(done, 0.0, self.returns) + reward
         self.returns.copy_(returns)
         new = returns.shape[0]
-        # On a GPU in two steps, of rows first: a compiler gives one row to one of its many processors.
+        # On a GPU of rows first, as `core/sums.py` says.
         shape = (-1, ROW) if returns.is_cuda and new % ROW == 0 else (1, new)
         self.refused += world_sum(~fine)
         rows = returns.view(shape)
