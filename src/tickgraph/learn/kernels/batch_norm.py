@@ -15,14 +15,12 @@ from torch import Tensor
 from tickgraph.learn.batch_norm import EPS
 from tickgraph.learn.trunk import filled
 
-# An H200 has 132 processors with 65,536 registers each. A program has 8 warps and takes tiles of 128 rows, 16 or 32
-# values a thread, whose loads are all under way at once. 512 programs of a reduction are 31 warps a processor: all fit
-# at the 64 registers that `_moments` takes in the widest layer, two rounds at the 128 of the backward pass, and some
-# 60 KiB are under way a processor where 25 KiB hide the memory's latency. The last pass reads 8 bytes a chunk and
-# column for each of its tiles, which are 256 bytes a column in bfloat16, so chunks are few: 16 at most, and 32 where
-# up to 8 programs cover the columns and the last pass waits for latency, not for bytes. Narrow layers take half the
-# columns a program, for twice the programs. A program that holds all rows has up to 512 of them by 16 columns, 32
-# values a thread, and reads 32 bytes of a row in bfloat16, the least that memory gives.
+# Chosen by arithmetic; other sizes have not been timed. A program has 8 warps and takes tiles of 128 rows, 16 or 32
+# values a thread, whose loads are all under way at once. 512 programs of a reduction are 31 warps for each of an
+# H200's 132 processors. The last pass reads 8 bytes a chunk and column for each of its tiles, which are 256 bytes a
+# column in bfloat16, so chunks are few: 16 at most, and 32 where up to 8 programs cover the columns. Narrow layers
+# take half the columns a program, for twice the programs. A program that holds all rows has up to 512 of them by 16
+# columns, 32 values a thread, and reads 32 bytes of a row in bfloat16, the least that memory gives.
 ROWS = 128
 WARPS = 8
 PROGRAMS = 512

@@ -15,7 +15,7 @@ from tickgraph.learn.networks import UnitBatchNorm, UnitRMSNorm
 from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, PIECE, Layout
 
 PROGRAMS = 128
-"""Programs that keep an H200 busy."""
+"""Aimed at, as an H200 has 132 processors."""
 LEAST_ROWS, MOST_ROWS = 16, 64
 """Of a program: what matrix units take at least, and what registers hold."""
 
