@@ -8,13 +8,14 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from sim_toys import ball_scene, go2_scene, make, slider_scene
+from sim_toys import ball_scene, go2_robot, go2_scene, make, slider_scene
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
+from tickgraph.robots.go2 import FOOT_GEOMS
 from tickgraph.sim.backend import FRESH, make_backend
 from tickgraph.sim.model import Scene, build_scene
-from tickgraph.sim.scene import CapacityCfg, EntityCfg, SceneCfg
+from tickgraph.sim.scene import CapacityCfg, EntityCfg, SceneCfg, SensorCfg
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -87,6 +88,43 @@ def test_a_step_leaves_out_what_the_refresh_has_computed_and_keeps_every_number(
             torch.testing.assert_close(
                 left_out, computed, rtol=0.0, atol=1e-4 * scale, msg=lambda text, n=name: n + text
             )
+
+
+@pytest.mark.parametrize("reader", ["nobody", "a term", "a sensor"])
+def test_the_refresh_behind_a_step_leaves_to_the_next_step_what_only_that_reads(reader, monkeypatch):
+    feet = (SensorCfg("place", "framepos", FOOT_GEOMS[0], "geom"),) if reader == "a sensor" else ()
+    scene = build_scene(SceneCfg({"robot": go2_robot()}, sensors=feet))
+    read = ("qpos", "qvel", "xpos", "cvel", "sensordata", *(("geom_xpos",) if reader == "a term" else ()))
+    sims = [make(scene, num_envs=3, backend="mjwarp", views=read)[0] for _ in range(2)]
+    monkeypatch.setattr(sims[1], "_step_alone", [])
+    nobody, second = mask(0, 0, 0), mask(0, 1, 0)
+    seen, launched = [], []
+    for sim in sims:
+        with monkeypatch.context() as counted:
+            launch = sim._smooth.wp.launch
+
+            def count(kernel, *args, launch=launch, **options):
+                launched.append(kernel.key)
+                launch(kernel, *args, **options)
+
+            counted.setattr(sim._smooth.wp, "launch", count)
+            for again in range(2):
+                sim.ctrl[1] = 0.3
+                sim.advance_and_refresh(2)
+                seen.append(copies(sim, read))
+                sim.advance_and_refresh(1)  # no refresh came in between
+                seen.append(copies(sim, read))
+                sim.staging_qvel[:] = 1.0 + again
+                sim.write_state(second, nobody)
+                sim.refresh(second)
+                seen.append(copies(sim, read))
+        launched.append("end")
+    short, whole = launched[: launched.index("end")], launched[launched.index("end") + 1 :]
+    # Of the four refreshes behind a step two are followed by a refresh of all, and two by a step.
+    assert whole.count("_cinert") - short.count("_cinert") == 2
+    assert whole.count("_geom_local_to_global") - short.count("_geom_local_to_global") == (reader == "nobody") * 2
+    for mine, full in zip(seen[:6], seen[6:], strict=True):
+        assert all(torch.equal(mine[name], full[name]) for name in read)
 
 
 def test_a_refresh_of_all_worlds_gives_unwritten_ones_the_same_bytes(device):

@@ -261,7 +261,7 @@ class Program:
 
         def count_and_compile(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., object]:
             """Compile with the inductor, and know that it happened: torch itself recompiles without a word."""
-            compiled = _inductor(graph, inputs, repeatable=on_cuda)
+            compiled = _inductor(graph, inputs, on_cuda)
             program = reference()
             if program is not None:
                 program._captures += 1
@@ -339,15 +339,19 @@ class Program:
 
 
 def _inductor(
-    graph: torch.fx.GraphModule, inputs: list[torch.Tensor], repeatable: bool
+    graph: torch.fx.GraphModule, inputs: list[torch.Tensor], on_cuda: bool
 ) -> Callable[..., Iterable[object]]:
-    """Compile a graph; `repeatable` keeps the inductor from choosing the order of a GPU's sums by timing them, which
-    would choose another in another process."""
+    """Compile a graph.
+
+    On a GPU the inductor may not choose the order of sums by timing them, which would choose another in another
+    process; and it joins kernels that do not need each other to one launch, as most of ours take no longer than that.
+    """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
     keep_plain_copies(graph)
-    patches = {"deterministic": True} if repeatable and hasattr(config, "deterministic") else None
+    wanted = ("deterministic", "combo_kernels") if on_cuda else ()
+    patches = {name: True for name in wanted if hasattr(config, name)} or None
     compiled: Any = compile_fx(graph, inputs, config_patches=patches)  # a callable, for a graph that was given as one
     return compiled
 

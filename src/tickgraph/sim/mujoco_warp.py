@@ -33,6 +33,8 @@ _SENSORS = frozenset(
 _STATE = ("qpos", "qvel", "act", "qacc_warmstart", "qfrc_applied", "xfrc_applied", "time")
 # What `_light_refresh` computes of the state and a step would compute again, in the module of MuJoCo Warp that has it.
 _REFRESHED = ("kinematics", "com_pos", "com_vel")
+# Kernels of these for what only a step reads, and, unless a term or a sensor does, too.
+_STEP_ALONE = ("_cinert", "_geom_local_to_global")
 _HEADROOM = 1.25  # by how much the advice exceeds the largest need that was seen
 
 
@@ -78,6 +80,9 @@ class MujocoWarpBackend(Backend):
         self._streams: dict[int, Any] = {}
         self._graphs: list[Any] = []
         self._mjmodel = _supported(scene)
+        self._step_alone = [getattr(self._smooth, name, None) for name in _STEP_ALONE]
+        if _senses_geoms(self._mjmodel):
+            del self._step_alone[1:]
         self._warp_device = self._wp.device_from_torch(arena.device)
         with self._launching():
             self._model, self._data = self._build(scene, num_envs)
@@ -88,16 +93,20 @@ class MujocoWarpBackend(Backend):
             self._adopt("ctrl", self.ctrl)
         for name in ("qpos", "qvel", "qacc", "actuator_force", "sensordata"):
             self.view(name)
+        self._incomplete = False
         with self._launching():
             self._light_refresh()
 
     def advance_and_refresh(self, n: int) -> None:
         """Play n physics steps and bring the views to the new state; see `Backend.advance_and_refresh`."""
         with self._launching():
+            self._complete()
             for i in range(n):
                 with self._known_positions() if i == 0 else nullcontext():
                     self._mjw.step(self._model, self._data)
-            self._light_refresh()
+            with self._passing_over(lambda kernel: kernel in self._step_alone):
+                self._light_refresh()
+            self._incomplete = True
             d, k = self._data, self._kernels
             self._wp.launch(k.count_contacts, dim=d.naconmax, inputs=[d.nacon, d.contact.worldid, self._contacts])
             watched = [self._masks, d.nacon, d.ncollision, d.nefc, self._contacts, d.overflow]
@@ -126,6 +135,7 @@ class MujocoWarpBackend(Backend):
         """Recompute positions and velocities; worlds that were not written get the same bytes as before."""
         with self._launching():
             self._light_refresh()
+        self._incomplete = False
 
     @contextmanager
     def capture_scope(self, stream: torch.cuda.Stream) -> Iterator[None]:
@@ -250,6 +260,7 @@ class MujocoWarpBackend(Backend):
         with self._launching():
             self._world_fields.derive_all()
             self._light_refresh()
+        self._incomplete = False
 
     def close(self) -> None:
         """Forget the captured graphs; memory goes with the last reference to the views."""
@@ -320,6 +331,24 @@ class MujocoWarpBackend(Backend):
             for name, function in own.items():
                 setattr(self._smooth, name, function)
 
+    def _complete(self) -> None:
+        """Compute what the refresh behind the last step left out, if no other refresh has come since."""
+        if self._incomplete:
+            with self._passing_over(lambda kernel: kernel not in self._step_alone):
+                self._mjw.kinematics(self._model, self._data)
+                self._mjw.com_pos(self._model, self._data)
+        self._incomplete = False
+
+    @contextmanager
+    def _passing_over(self, passed_over: Callable[[Any], bool]) -> Iterator[None]:
+        """Launch only some kernels of what MuJoCo Warp's smooth dynamics launches."""
+        own = self._smooth.wp
+        self._smooth.wp = _Launcher(own, passed_over)
+        try:
+            yield
+        finally:
+            self._smooth.wp = own
+
     def _launching(self) -> AbstractContextManager[Any]:
         """Return a context in which Warp works on our device, and on a GPU on the stream that torch is on."""
         if self.device.type != "cuda":
@@ -340,6 +369,8 @@ class MujocoWarpBackend(Backend):
             setattr(self._data, name, self._wp.from_torch(tensor, dtype=array.dtype))
 
     def _attach_view(self, name: str, tensor: Tensor) -> None:
+        if name in ("geom_xpos", "geom_xmat"):
+            del self._step_alone[1:]
         with self._launching():
             if name not in ("qpos", "qvel"):  # geoms of the world never move, so their first values are their last
                 tensor.copy_(self._wp.to_torch(getattr(self._data, name)).view(tensor.shape))
@@ -348,6 +379,20 @@ class MujocoWarpBackend(Backend):
     def _attach_field(self, name: str, tensor: Tensor) -> None:
         with self._launching():
             self._world_fields.add(name, tensor)
+
+
+class _Launcher:
+    """Stands for the module warp, and passes over some kernels."""
+
+    def __init__(self, warp: Any, passed_over: Callable[[Any], bool]) -> None:
+        self._warp, self._passed_over = warp, passed_over
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._warp, name)
+
+    def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
+        if not self._passed_over(kernel):
+            self._warp.launch(kernel, *args, **options)
 
 
 def _load() -> tuple[Any, Any]:
@@ -398,6 +443,14 @@ def _supported(scene: Scene) -> Any:
                 "backend 'mjwarp'; remove it, or use backend 'mujoco'"
             )
     return m
+
+
+def _senses_geoms(m: Any) -> bool:
+    """Return whether a sensor of positions or velocities reads a geom's frame."""
+    mujoco = load_mujoco()
+    geom = int(mujoco.mjtObj.mjOBJ_GEOM)
+    early = m.sensor_needstage != mujoco.mjtStage.mjSTAGE_ACC
+    return bool((early & ((m.sensor_objtype == geom) | (m.sensor_reftype == geom))).any())
 
 
 def _collect_pointers(wp: Any, path: str, value: Any, found: dict[str, int]) -> None:
