@@ -107,6 +107,33 @@ def test_out_of_memory_says_for_what_and_what_to_do():
     assert "fewer worlds" in text and "smaller replay" in text and "\n" not in text
 
 
+TORCH = (
+    "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 139.81 GiB of which 3.25 MiB is "
+    "free. Process 7 has 139.80 GiB memory in use. Of the allocated memory 130.00 GiB is allocated by PyTorch."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (torch.OutOfMemoryError(TORCH), "out of GPU memory for X: CUDA out of memory. Tried to allocate 20.00 MiB. "
+         "GPU 0 has a total capacity of 139.81 GiB of which 3.25 MiB is free. Use fewer"),
+        (RuntimeError("Failed to allocate 3221225472 bytes on device 'cuda:0'"), "out of GPU memory for X: 3.0 GiB "
+         "cannot be had"),
+        (RuntimeError("Failed to allocate 5242880 bytes on device 'cpu'"), "out of memory for X: 5.0 MiB cannot be "
+         "had. Use fewer"),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), "out of GPU memory for X: Triton Error [CUDA]: out of"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out of GPU"),
+    ],
+)  # fmt: skip
+def test_whoever_runs_out_of_memory_is_understood(error, line):
+    with pytest.raises(TickgraphError) as caught, memory_for("X"):
+        raise error
+    text = str(caught.value)
+    assert text.startswith(line) and "\n" not in text
+    assert text.endswith(". Use fewer worlds (num_envs), or a smaller replay (replay_slots), batch or network")
+
+
 @pytest.mark.parametrize("size", [1 << 46, 1 << 62])
 def test_out_of_main_memory_says_for_what(size):
     with (

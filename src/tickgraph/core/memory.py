@@ -1,15 +1,18 @@
-"""Running out of memory, as one line that says what was asked for."""
+"""Running out of memory, as one line that says what was asked for, what is free and what to do."""
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
 from tickgraph.core.errors import TickgraphError
 
-# What torch says of main memory, for which it has no exception of its own.
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+# What those say that have no exception of their own for it: torch of main memory, Warp, the CUDA driver, cuBLAS.
+_NO_MEMORY = (
+    *("can't allocate memory", "not enough memory", "Storage size calculation overflowed"),
+    *("Failed to allocate", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"),
+)
 
 
 @contextmanager
@@ -33,14 +36,30 @@ def memory_for(what: str) -> Iterator[None]:
 
 def out_of_memory(error: Exception, what: str) -> TickgraphError | None:
     """Return the line that says what memory was wanted for, or None where an error is about something else."""
-    on_gpu = isinstance(error, torch.OutOfMemoryError)
-    if not (on_gpu or isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)):
+    text = str(error)
+    of_torch = isinstance(error, torch.OutOfMemoryError)
+    if not (of_torch or isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)):
         return None
-    said = (str(error).strip() or "no more is said").splitlines()[0]
-    asked = None if on_gpu else re.search(r"tried to allocate (\d+) bytes", said)
-    if asked is not None:  # the rest is the allocator's place in torch's source
-        said = f"{int(asked[1]) / 2**30:.1f} GiB cannot be had."
+    on_gpu = of_torch or any(word in text for word in ("cuda", "CUDA", "CUBLAS"))
+    said = (text.strip() or "no more is said").splitlines()[0]
+    asked = None if of_torch else re.search(r"allocate (\d+) bytes", said)
+    if asked is not None:  # the rest is the allocator's place in torch's source, or the device
+        size = int(asked[1])
+        said = f"{size / 2**30:.1f} GiB cannot be had" if size >= 2**30 else f"{size / 2**20:.1f} MiB cannot be had"
+    elif " is free." in said:  # what torch says behind it is about its allocator
+        said = f"{said.partition(' is free.')[0]} is free"
+    if on_gpu and " is free" not in said:
+        said = said.rstrip(".") + _free_on_gpu()
     return TickgraphError(
-        f"out of {'GPU ' if on_gpu else ''}memory for {what}: {said} Use fewer worlds (num_envs), or a smaller replay "
-        "(replay_slots), batch or network"
+        f"out of {'GPU ' if on_gpu else ''}memory for {what}: {said.rstrip('.')}. Use fewer worlds (num_envs), or a "
+        "smaller replay (replay_slots), batch or network"
     )
+
+
+def _free_on_gpu() -> str:
+    """Return what the current GPU has left, as a part of a sentence; nothing where it cannot be asked any more."""
+    with suppress(RuntimeError, AssertionError):
+        if torch.cuda.is_initialized():
+            free, total = torch.cuda.mem_get_info()
+            return f"; of its {total / 2**30:.1f} GiB {free / 2**30:.1f} GiB is free"
+    return ""
