@@ -119,16 +119,14 @@ class MujocoWarpBackend(Backend):
             masks = [wp.from_torch(mask, dtype=wp.bool) for mask in (written, restarted)]
             wp.launch(
                 k.write_rows,
-                dim=(self.num_envs, self._width),
+                dim=(self.num_envs, k.THREADS),
                 inputs=[
                     *(*masks, *self._staging, self._last_substep, d.qpos, d.qvel, d.ctrl, d.act, d.act_dot, d.qacc),
                     *(d.qacc_warmstart, d.qfrc_applied, self._xfrc, d.actuator_force, d.sensordata, d.time),
                 ],
             )
             # Rows beyond the constraints in use are multiplied by 0, which a NaN left there by a divergence survives.
-            for rows in self._efc_rows:
-                threads = min(k.THREADS, rows.shape[1])
-                wp.launch(k.zero_rows, dim=(self.num_envs, threads), inputs=[masks[1], rows, threads])
+            wp.launch(k.clear_rows, dim=(self.num_envs, k.ROW_THREADS), inputs=[masks[1], *self._efc_rows])
             self._world_fields.take(masks[0])
 
     def refresh(self, written: Tensor) -> None:
@@ -297,10 +295,8 @@ class MujocoWarpBackend(Backend):
         self._counts, self._needs = wp.from_torch(self._counts_tensor), wp.from_torch(self._needs_tensor)
         self._contacts = wp.zeros(num_envs, dtype=int)
         self._xfrc = wp.from_torch(wp.to_torch(d.xfrc_applied).view(num_envs, -1))
-        rows = (wp.to_torch(array).view(num_envs, -1) for array in (d.efc.D, d.efc.J, d.efc.aref, d.efc.Jqvel))
-        self._efc_rows = [wp.from_torch(tensor) for tensor in rows if tensor.numel()]
-        narrow = (d.qpos, d.qvel, d.ctrl, d.act, self._xfrc, d.sensordata)
-        self._width = max(array.shape[1] for array in narrow)
+        rows = (wp.to_torch(array).view(num_envs, -1) for array in (d.efc.J, d.efc.D, d.efc.aref, d.efc.Jqvel))
+        self._efc_rows = [wp.from_torch(tensor) for tensor in rows]
 
     def _light_refresh(self) -> None:
         """Compute positions and velocities of the state, and the sensors that follow from them."""

@@ -77,7 +77,7 @@ class WorldFields:
     def take(self, written: Any) -> None:
         """Take over the rows of the worlds of a mask, and what follows from them; ``written`` is a Warp array (N,)."""
         for given, live, changed in self._rows:
-            wp.launch(kernels.take_rows, dim=live.shape, inputs=[written, given, live, changed])
+            wp.launch(kernels.take_rows, dim=(self._n, kernels.THREADS), inputs=[written, given, live, changed])
         if self._derivation is not None:
             self._derivation.run(self._changed)
             self._changed.zero_()

@@ -10,7 +10,10 @@ import warp as wp
 
 wp.set_module_options({"enable_backward": False})
 
-THREADS = 32  # that clear a world's row in `zero_rows`
+# A world's threads take columns in turn: most worlds have nothing to do, and a thread for each of their columns takes
+# longer to start than the others to work.
+THREADS = wp.constant(32)
+ROW_THREADS = wp.constant(64)  # of `clear_rows`, for rows that are long
 
 
 @wp.kernel
@@ -36,43 +39,55 @@ def write_rows(
     time: wp.array(dtype=float),
 ):
     """Take over the staged state of written worlds; restarted ones also forget what the next step would read."""
-    world, i = wp.tid()
+    world, first = wp.tid()
     if not written[world]:
         return
-    if i < qpos.shape[1]:
+    for i in range(first, qpos.shape[1], THREADS):
         qpos[world, i] = staging_qpos[world, i]
-    if i < qvel.shape[1]:
+    for i in range(first, qvel.shape[1], THREADS):
         qvel[world, i] = staging_qvel[world, i]
     if not restarted[world]:
         return
-    if i == 0:
+    if first == 0:
         time[world] = 0.0
-    if i < qvel.shape[1]:
+    for i in range(first, qvel.shape[1], THREADS):
         qacc[world, i] = 0.0
         qacc_warmstart[world, i] = 0.0
         qfrc_applied[world, i] = 0.0
-    if i < ctrl.shape[1]:
+    for i in range(first, ctrl.shape[1], THREADS):
         ctrl[world, i] = 0.0
-    if i < actuator_force.shape[1]:
+    for i in range(first, actuator_force.shape[1], THREADS):
         actuator_force[world, i] = 0.0
-    if i < act.shape[1]:
+    for i in range(first, act.shape[1], THREADS):
         act[world, i] = 0.0
         act_dot[world, i] = 0.0
-    if i < xfrc_applied.shape[1]:
+    for i in range(first, xfrc_applied.shape[1], THREADS):
         xfrc_applied[world, i] = 0.0
-    if i < sensordata.shape[1]:
+    for i in range(first, sensordata.shape[1], THREADS):
         if last_substep[i]:
             sensordata[world, i] = 0.0
 
 
 @wp.kernel
-def zero_rows(mask: wp.array(dtype=wp.bool), rows: wp.array2d(dtype=float), threads: int):
-    """Clear the rows of the worlds of a mask; a world's ``threads`` take columns in turn, most having nothing to do."""
+def clear_rows(
+    mask: wp.array(dtype=wp.bool),
+    a: wp.array2d(dtype=float),
+    b: wp.array2d(dtype=float),
+    c: wp.array2d(dtype=float),
+    d: wp.array2d(dtype=float),
+):
+    """Clear the rows of the worlds of a mask in four arrays."""
     world, first = wp.tid()
     if not mask[world]:
         return
-    for i in range(first, rows.shape[1], threads):
-        rows[world, i] = 0.0
+    for i in range(first, a.shape[1], ROW_THREADS):
+        a[world, i] = 0.0
+    for i in range(first, b.shape[1], ROW_THREADS):
+        b[world, i] = 0.0
+    for i in range(first, c.shape[1], ROW_THREADS):
+        c[world, i] = 0.0
+    for i in range(first, d.shape[1], ROW_THREADS):
+        d[world, i] = 0.0
 
 
 @wp.kernel
@@ -83,12 +98,13 @@ def take_rows(
     changed: wp.array(dtype=wp.bool),
 ):
     """Take over a model field's rows of written worlds, and say in which worlds one differs from before."""
-    world, i = wp.tid()
+    world, first = wp.tid()
     if not written[world]:
         return
-    if live[world, i] != given[world, i]:
-        live[world, i] = given[world, i]
-        changed[world] = True
+    for i in range(first, live.shape[1], THREADS):
+        if live[world, i] != given[world, i]:
+            live[world, i] = given[world, i]
+            changed[world] = True
 
 
 @wp.kernel
