@@ -135,7 +135,7 @@ class StartSampler:
         """
         if self.cfg.mode != "adaptive":
             return
-        hits = torch.zeros_like(self.failures).index_add_(0, self.bin_of(clip, frame), failed.to(torch.int64))
+        hits = _count(self.bin_of(clip, frame), failed, self.failures.shape[0])
         faded = (self.failures * self._decay) >> _DECAY_BITS
         self.failures.add_(hits * _HIT - faded)
         self._weigh()
@@ -184,6 +184,18 @@ def _bins(library: MotionLibrary, size: int, frames_left: int) -> tuple[Tensor, 
         start += [i * size for i in range(bins)]
         frames += [size] * (bins - 1) + [usable - (bins - 1) * size]
     return tuple(torch.tensor(values, dtype=torch.int64) for values in (clip, start, frames, offset, count))
+
+
+def _count(bins: Tensor, mask: Tensor, size: int) -> Tensor:
+    """Return (size,) int64: how often each bin comes up in the worlds of a mask.
+
+    Worlds outside the mask have a place each, as those that add to one place wait for each other; and the counts are of
+    32 bits, as compilers for GPUs have no atomic addition of 64 and would sort the bins instead.
+    """
+    n = bins.shape[0]
+    place = torch.where(mask, bins, size + torch.arange(n, device=bins.device))
+    empty = torch.zeros(size + n, dtype=torch.int32, device=bins.device)
+    return empty.index_add(0, place, torch.ones_like(place, dtype=torch.int32))[:size].to(torch.int64)
 
 
 def _divide(a: Tensor, b: Tensor | int) -> Tensor:
