@@ -6,9 +6,9 @@
     python benchmarks/run_all.py --only collector,learner steps whose names begin so
     python benchmarks/run_all.py --tiny                   small sizes on a CPU: does every command still run?
 
-Each step is one command of the command line, in a process of its own, with its JSON and its log in the output folder.
-A step that fails or takes too long does not keep the next one from running. `run_all.json` holds each command, how it
-ended, its time, and the bars that it met or missed; it is written anew after every step.
+Each step is one command, of the command line or of this folder, in a process of its own, with its JSON and its log in
+the output folder. A step that fails or takes too long does not keep the next one from running. `run_all.json` holds
+each command, how it ended, its time, and the bars that it met or missed; it is written anew after every step.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class Step:
 
     Args:
         name: of its files.
-        words: after `tickgraph`, on a GPU.
-        tiny: after `tickgraph`, with --tiny; None leaves the step out.
+        words: after the program, on a GPU.
+        tiny: after the program, with --tiny; None leaves the step out.
         limit_s: seconds until it is stopped.
         result: the option that names its JSON file, if it writes one.
+        script: the program, a file of this folder; without it `tickgraph`.
     """
 
     name: str
@@ -63,6 +64,12 @@ class Step:
     tiny: tuple[str, ...] | None
     limit_s: int
     result: str | None = "--json"
+    script: str | None = None
+
+    @property
+    def program(self) -> str:
+        """What a reader types before the words."""
+        return f"python benchmarks/{self.script}" if self.script else "tickgraph"
 
 
 def steps() -> list[Step]:
@@ -94,6 +101,8 @@ def steps() -> list[Step]:
     for task, algo in itertools.product((WALK, TRACK), ALGOS):
         words = ("train", task, "--algo", algo, "--run-name", f"full_{algo}")
         found.append(Step(f"run_{task}_{algo}", words, (*words, *TINY_TRAIN), 1500, None))
+    full = ("--out", "seeds", "--gpus", "0", "--side-by-side", "10", "--iterations", "2500", "--limit-s", "1500")
+    found.append(Step("seeds", full, ("--out", "seeds", "--tiny"), 1560, script="seeds.py"))
     for task, backend, algo in itertools.product(TASKS, ("mujoco", "mjwarp"), ALGOS):
         words = ("train", task, "--algo", algo, "--backend", backend, "--run-name", f"entry_{backend}_{algo}")
         full = (*words, "--iterations", "50", "--evaluation.episodes", "8", "--evaluation.episode-s", "1", "--no-video")
@@ -104,7 +113,8 @@ def steps() -> list[Step]:
 
 def play(step: Step, words: Sequence[str], out: Path, limit_s: float) -> dict[str, Any]:
     """Run a step; returns what `run_all.json` says of it."""
-    command = [sys.executable, "-m", "tickgraph", *words]
+    program = ["-m", "tickgraph"] if step.script is None else [str(Path(__file__).resolve().with_name(step.script))]
+    command = [sys.executable, *program, *words]
     result = out / f"{step.name}.json"
     if step.result is not None:
         result.unlink(missing_ok=True)
@@ -119,7 +129,7 @@ def play(step: Step, words: Sequence[str], out: Path, limit_s: float) -> dict[st
             process.wait()
             code = None
     facts: dict[str, Any] = {
-        "command": " ".join(["tickgraph", *words]),
+        "command": " ".join([step.program, *words]),
         "exit_code": code,
         "stopped_after_s": limit_s if code is None else None,
         "wall_s": round(time.monotonic() - began, 1),
@@ -184,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"the budget of {options.budget:g} s is spent before {step.name}", flush=True)
             break
         words = step.tiny if options.tiny and step.tiny is not None else step.words
-        print(f"{step.name}: tickgraph {' '.join(words)}", flush=True)
+        print(f"{step.name}: {step.program} {' '.join(words)}", flush=True)
         done[step.name] = play(step, words, out, min(left, step.limit_s))
         (out / "run_all.json").write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
         print(f"  {ending(done[step.name])}", flush=True)

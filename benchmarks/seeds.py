@@ -23,8 +23,8 @@ The bar: the mean areas of the return differ by at most 15%, and each lies betwe
 the other family. Few seeds may miss such a bar, or meet it, by luck; so the ratio has a 95% interval (of Student's t,
 from the spread of the areas, with the degrees of freedom of the smaller family), and `p` is the share of all ways to
 deal the runs to two families that set the means at least as far apart. A ratio of means is given where both are
-positive. `rise` is the mean of a family's last tenth of the range over that of its first: where it is near 1, nothing
-was learned yet and the comparison says little.
+positive. `rise` is the mean of a family's last tenth of the range over that of its first: where the reference's return
+has not doubled, nothing was learned yet, and the bar is not met whatever the areas say.
 
 The exit code is 0 where every run counted, whatever the bar; a run that fails does not keep the others from running.
 `seeds.json` is written anew all the time, with what there is.
@@ -60,6 +60,8 @@ FAMILIES = ("fast", "reference")
 FIGURES = ("episode_return", "episode_length", "metric/lin_vel_error")
 BAR = 0.15
 SKIPPED_ROWS = 2  # worlds begin in the middle of an episode: the first rows know the ends of those alone
+LEAST_RISE = 2.0  # of the reference's return, for a comparison that says something
+TENTHS = ("first_tenth", "last_tenth")
 POINTS = 200  # of a curve in the JSON
 ROWS = 150  # of a run's log
 GRACE_S = 20.0  # from SIGINT, for the iteration and the checkpoint
@@ -463,14 +465,13 @@ def ratios_of(rows: list[dict[str, Any]], manifest: dict[str, Any], task: str, w
         }
         value |= compare(*([row["area"][figure] for row in mine[family]] for family in FAMILIES))
         for family, all_ in mine.items():
-            first, last = (
-                statistics.fmean(row[name][figure] for row in all_) for name in ("first_tenth", "last_tenth")
-            )
+            first, last = (statistics.fmean(row[part][figure] for row in all_) for part in TENTHS)
             value[f"{family}_rise"] = last / first if first > 0 else None
         if figure == FIGURES[0]:
-            value["complete"] = whole
+            # Here first and last are the reference's, the second of the families.
+            value |= {"complete": whole, "learned": last > max(0.0, LEAST_RISE * first)}
             value |= {"ratio_met": value["within"], "inside_met": value["inside"]}
-            value["unharmed_met"] = whole and value["within"] and value["inside"]
+            value["unharmed_met"] = whole and value["learned"] and value["within"] and value["inside"]
         found.append(value)
     return found
 
@@ -510,6 +511,7 @@ def text_of(ratio: dict[str, Any]) -> str:
     text += f"rise {number(ratio['fast_rise'])} and {number(ratio['reference_rise'])}"
     if "unharmed_met" in ratio:
         text += f"; bar {'met' if ratio['unharmed_met'] else 'MISSED'}" + ("" if ratio["complete"] else ", INCOMPLETE")
+        text += "" if ratio["learned"] else ", NOTHING LEARNED YET"
     return text
 
 

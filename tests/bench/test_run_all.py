@@ -41,11 +41,14 @@ def test_what_fails_or_takes_too_long_is_recorded_and_the_rest_goes_on(run_all, 
             step("wrong", ("bench", "collector", "g1_walk"), None, 60),
             step("long", endless, None, 1, None),
             step("list", ("list",), None, 60),
+            step("seeds", ("--seeds", "0"), None, 60, script="seeds.py"),
         ],
     )
     assert run_all.main(["--out", str(tmp_path)]) == 1
     found = json.loads((tmp_path / "run_all.json").read_text())
-    assert [facts["exit_code"] for facts in found.values()] == [2, None, 0]
+    assert [facts["exit_code"] for facts in found.values()] == [2, None, 0, 2]
     assert "did you mean 'g1_walk_flat'" in (tmp_path / "wrong.log").read_text()
     assert any(task["name"] == "g1_walk_flat" for task in json.loads((tmp_path / "list.json").read_text())["tasks"])
+    assert "--seeds is 0, expected at least 1" in (tmp_path / "seeds.log").read_text()
+    assert found["seeds"]["command"] == "python benchmarks/seeds.py --seeds 0"
     assert "stopped after 1 s" in capsys.readouterr().out

@@ -69,14 +69,14 @@ def test_p_is_the_share_of_ways_to_deal_the_runs_that_are_as_far_apart(seeds):
 
 
 def made_up(seeds, folder: Path, returns: dict[str, list[float]], rows: int = 6) -> None:
-    """Write runs whose return stands still, each level that of a run."""
+    """Write runs whose return grows evenly, by a level of each run an interval."""
     families = {family: {"seeds": len(levels), "note": "", "command": ""} for family, levels in returns.items()}
     (folder / "settings.json").write_text(json.dumps({"task": "toy", "families": families}))
     for family, levels in returns.items():
         for seed, level in enumerate(levels):
             run = seeds.Run(folder, "toy", family, seed)
             run.folder.path.mkdir(parents=True)
-            lines = [{"iteration": n, "env_steps": 8 * n, "episode_return": level} for n in range(1, rows + 1)]
+            lines = [{"iteration": n, "env_steps": 8 * n, "episode_return": level * n} for n in range(1, rows + 1)]
             run.folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -88,7 +88,9 @@ def test_folders_are_reported_again_and_a_run_that_failed_is_named(seeds, tmp_pa
     result = json.loads((tmp_path / "seeds.json").read_text())
     assert result["range_env_steps"] == [24, 48]
     (ratio,) = result["ratios"]
-    assert ratio["fast_mean"] == pytest.approx(100) and ratio["runs"] == {"fast": 2, "reference": 3}
+    assert ratio["fast_mean"] == pytest.approx(450) and ratio["runs"] == {"fast": 2, "reference": 3}
+    assert ratio["reference_rise"] == pytest.approx((6 - 0.15) / (3 + 0.15))  # 3 to 6, tenths of 0.3
+    assert not ratio["learned"]
     assert ratio["ratio_met"] and ratio["inside_met"] and not ratio["complete"] and not ratio["unharmed_met"]
     assert [row["counted"] for row in result["results"]] == [True, True, False, True, True, True]
     assert (tmp_path / "seeds.png").stat().st_size > 1000
@@ -102,10 +104,12 @@ def test_folders_are_reported_again_and_a_run_that_failed_is_named(seeds, tmp_pa
 
 def test_a_run_that_stopped_early_does_not_cut_the_range_of_all(seeds, tmp_path):
     made_up(seeds, tmp_path, {"fast": [1.0, 1.0, 1.0], "reference": [1.0]}, rows=20)
+    whole = json.loads((tmp_path / "settings.json").read_text())
+    assert seeds.result_of(tmp_path, whole)["ratios"][0]["unharmed_met"]
     run = seeds.Run(tmp_path, "toy", "fast", 1)
     lines = run.folder.metrics.read_text().splitlines(keepends=True)
     run.folder.metrics.write_text("".join(lines[:5]))
-    result = seeds.result_of(tmp_path, json.loads((tmp_path / "settings.json").read_text()))
+    result = seeds.result_of(tmp_path, whole)
     assert result["range_env_steps"] == (24, 160)
     assert "before half" in result["results"][1]["left_out"]
 
@@ -140,6 +144,6 @@ def test_the_command_trains_both_families_and_refuses_to_mix_runs(seeds, tmp_pat
     assert all(0 < len(row["curves"]["episode_return"]) <= seeds.POINTS for row in result["results"])
     # On a CPU the fast path is the plain one: the same numbers, which no other comparison may yield.
     assert result["ratios"][0]["ratio"] == 1.0
-    assert "bar met" in capsys.readouterr().out
+    assert "rise" in capsys.readouterr().out
     with pytest.raises(TickgraphError, match="has run fast_0 already"):
         seeds.main(words)
