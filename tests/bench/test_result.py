@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,56 @@ def test_a_plot_of_an_unknown_kind_is_one_line(tmp_path):
     with pytest.raises(TickgraphError, match="result.xyz") as caught:
         report.main([str(path), "--plot", str(tmp_path / "result.xyz")])
     assert "\n" not in str(caught.value)
+
+
+KEPT = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json"))
+
+
+def test_everything_that_is_kept_of_measurements_is_shown_and_drawn(tmp_path, capsys):
+    assert KEPT
+    for path in KEPT:
+        image = tmp_path / f"{path.stem}.png"
+        assert report.main([str(path), "--plot", str(image)]) == 0
+        assert image.read_bytes().startswith(b"\x89PNG"), path
+        assert "torch 2." in capsys.readouterr().out.splitlines()[0], path
+
+
+SEEDS = {
+    "benchmark": "seeds",
+    "results": [{"family": name, "seed": 0, "curves": {"episode_return": [[0, 1], [8, 3]]}} for name in ("fast", "r")],
+    "ratios": [
+        {"figure": "episode_return", "fast_mean": 2, "reference_mean": 2.5, "ratio": 0.8, "unharmed_met": False},
+    ],
+}
+PEER = {
+    "benchmark": "peer_unilab",
+    "results": [
+        {"scenario": "2 updates", "arm": "graph", "median_ms": 2.0},
+        {"scenario": "2 updates", "arm": "peer-graph", "median_ms": None},
+    ],
+}
+
+
+def test_seeds_and_peers_are_shown_and_drawn(tmp_path, capsys):
+    for name, value, said in (
+        ("seeds", SEEDS, "episode_return: fast 2, reference 2.5, ratio 0.800, bar MISSED"),
+        ("peer", PEER, "2.000  graph"),
+    ):
+        path, image = tmp_path / f"{name}.json", tmp_path / f"{name}.png"
+        path.write_text(json.dumps(value))
+        assert report.main([str(path), "--plot", str(image)]) == 0
+        assert said in capsys.readouterr().out
+        assert image.read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_kinds_are_not_drawn_with_results_and_a_damaged_one_is_one_line(tmp_path):
+    path, seeds = tmp_path / "result.json", tmp_path / "seeds.json"
+    write_result(path, result())
+    seeds.write_text(json.dumps(SEEDS))
+    with pytest.raises(TickgraphError, match="draw them apart"):
+        report.main([str(path), str(seeds), "--plot", str(tmp_path / "both.png")])
+    for damaged in ({"curve": [{"episode_return": 1.0}]}, {"profiles": {"a": {}}}, {"kernels": [[1]]}, {"curve": []}):
+        seeds.write_text(json.dumps(damaged))
+        with pytest.raises(TickgraphError, match="seeds.json") as caught:
+            report.main([str(seeds)])
+        assert "\n" not in str(caught.value)

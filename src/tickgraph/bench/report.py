@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tickgraph.bench import _report_other
 from tickgraph.bench._options import Parser, picture
 from tickgraph.bench._result import read_result
 from tickgraph.core.errors import TickgraphError
+from tickgraph.run.files import read_json
 
 _KEY = ("task", "backend", "device", "num_envs", "scenario")
 # What is written over a group of bars, by benchmark, and what a bar is the time of.
@@ -39,16 +41,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         TickgraphError: a file is missing or malformed.
     """
-    parser = Parser(prog="tickgraph bench report", description="Show results that `tickgraph bench ... --json` wrote.")
+    parser = Parser(
+        prog="tickgraph bench report",
+        description="Show results that `tickgraph bench ... --json` wrote, and the other files of benchmarks/results.",
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw them (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     options = parser.parse_args(argv)
-    results = [read_result(path) for path in options.files]
+    others = {path: value for path in options.files if (value := _other(path)) is not None}
+    results = [read_result(path) for path in options.files if path not in others]
     if options.plot is not None:
-        plot(results, options.plot)
+        if others and results:
+            raise TickgraphError(f"{next(iter(others))} is no result of `bench` as the others are: draw them apart")
+        if others:
+            _report_other.draw(
+                [panel for path, it in others.items() for panel in _report_other.panels(it, path)], options.plot
+            )
+        else:
+            plot(results, options.plot)
     show(results)
+    _show_others(others)
     return 0
+
+
+def _other(path: Path) -> dict[str, Any] | None:
+    """Return what a file holds that is no result of `bench` but known beside them, or None."""
+    value = read_json(path, "result") if path.is_file() else {}
+    return value if _report_other.known(value) else None
+
+
+def _show_others(others: dict[Path, dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for path, value in others.items():
+        console.print(f"{path.name}: {_measured_on(value)}", markup=False)
+        for line in _report_other.lines(value, path):
+            console.print(line, markup=False)
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
@@ -57,16 +87,7 @@ def show(results: Sequence[dict[str, Any]]) -> None:
 
     console = Console(highlight=False)
     for result in results:
-        machine, versions = result["machine"], result["versions"]
-        commit = (result["commit"] or "no commit")[:10] + (" with changes" if result["dirty"] else "")
-        mujoco = versions.get("mujoco-core") or versions.get("mujoco")
-        facts = [
-            f"{machine.get('processor')}, {machine.get('cores')} cores",
-            *machine.get("gpus", []),
-            f"torch {versions.get('torch')}, MuJoCo {mujoco}",
-            *(f"{name} {versions[name]}" for name in ("mujoco-warp", "warp-lang") if name in versions),
-        ]
-        console.print("; ".join([*facts, commit]), markup=False)
+        console.print(_measured_on(result), markup=False)
         for ratio in result["ratios"]:
             rows = [row for row in result["results"] if all(row[key] == ratio[key] for key in _KEY)]
             kind = result["benchmark"]
@@ -83,6 +104,21 @@ def show(results: Sequence[dict[str, Any]]) -> None:
                 console.print(line, markup=False)
             if not ratio.get("aa_within_2_percent", True):
                 console.print("The machine was too busy: a tick differs from itself by more than 2%. Measure again.")
+
+
+def _measured_on(result: dict[str, Any]) -> str:
+    """Return machine, versions and commit of a result."""
+    machine, versions = result.get("machine") or {}, result.get("versions") or {}
+    commit = (result.get("commit") or "no commit")[:10] + (" with changes" if result.get("dirty") else "")
+    mujoco = versions.get("mujoco-core") or versions.get("mujoco")
+    processor, cores = machine.get("processor") or machine.get("system"), machine.get("cores")
+    facts = [
+        f"{processor or 'unknown machine'}" + (f", {cores} cores" if cores else ""),
+        *machine.get("gpus", []),
+        f"torch {versions.get('torch')}, MuJoCo {mujoco}",
+        *(f"{name} {versions[name]}" for name in ("mujoco-warp", "warp-lang") if name in versions),
+    ]
+    return "; ".join([*facts, commit])
 
 
 def _arms(rows: Sequence[dict[str, Any]]) -> Any:
@@ -304,6 +340,8 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
     axes.margins(y=0.18)
     if key == "over_floor":
         axes.set_yscale("log")  # the slowest path takes twenty times as long as the fastest
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
     try:

@@ -1,0 +1,195 @@
+"""What is kept beside the results of `bench`: runs with their curves, seeds, searches, kernels of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tickgraph.core.errors import TickgraphError
+
+KERNELS = 15  # bars of a trace, those first that took longest
+_COLORS = {"fast": "#1f4e9c", "reference": "#b5573f", "trained": "#1f4e9c", "untrained": "#b5573f"}
+_CURVES = {
+    "episode_return": "return of an episode",
+    "episode_length": "length of an episode (control steps)",
+    "metric/lin_vel_error": "error of planar velocity (m/s)",
+    "env_steps_per_s": "env steps per second",
+}
+_SEARCHED = {"err": "mean error of forward speed (m/s)", "surv": "survival"}
+_COUNTS = ("episodes", "length", "length_s", "return", "invalid")  # of an evaluation, in other units than the rest
+
+
+@dataclass
+class Panel:
+    """One pair of axes: curves by name, or bars by name and group."""
+
+    label: str
+    x: str = ""
+    title: str = ""
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    bars: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def known(value: dict[str, Any]) -> bool:
+    """Return whether a file is one of these, by what it holds."""
+    return value.get("benchmark") in ("seeds", "peer_unilab") or (
+        "benchmark" not in value
+        and any(_looks(value, name) for name in ("curve", "kernels", "profiles", "runs", "run"))
+    )
+
+
+def _looks(value: dict[str, Any], name: str) -> bool:
+    if name == "run":
+        return isinstance(_summary(value).get("evaluation"), dict)
+    return isinstance(value.get(name), dict if name == "profiles" else list)
+
+
+def _summary(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the run's summary that a file holds or is."""
+    summary = value.get("summary", value)
+    return summary if isinstance(summary, dict) else {}
+
+
+def panels(value: dict[str, Any], path: Path) -> list[Panel]:
+    """Return what is drawn of a file.
+
+    Raises:
+        TickgraphError: something in it is not as these files have it.
+    """
+    try:
+        found = list(_panels(value))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise TickgraphError(f"{path} is not whole: {type(error).__name__} {error}") from error
+    if not found:
+        raise TickgraphError(f"{path} holds nothing that could be drawn")
+    return found
+
+
+def _panels(value: dict[str, Any]) -> Iterator[Panel]:
+    if value.get("benchmark") == "seeds":
+        yield from _of_seeds(value)
+    elif value.get("benchmark") == "peer_unilab":
+        yield from _of_peer(value)
+    elif _looks(value, "curve"):
+        for key, label in _CURVES.items():
+            points = [(row["env_steps"], row[key]) for row in value["curve"] if row.get(key) is not None]
+            if points:
+                yield Panel(label, "env steps", curves={"": points})
+    elif _looks(value, "kernels"):
+        spans = [(float(length), str(name)) for _, length, name in value["kernels"]]
+        yield _of_kernels(spans, f"{len(spans)} kernels, {sum(length for length, _ in spans):,.0f} us")
+    elif _looks(value, "profiles"):
+        for name, profile in value["profiles"].items():
+            spans = [(float(length), str(kernel)) for length, _, kernel in profile["kernels"]]
+            yield _of_kernels(spans, f"{name}: {profile['cycle_ms']:g} ms a cycle")
+    elif _looks(value, "runs"):
+        for key, label in _SEARCHED.items():
+            curves = {run["run"]: [(row["tick"], row[key]) for row in run["evaluations"]] for run in value["runs"]}
+            yield Panel(label, "ticks", curves=curves)
+    else:
+        judged = _summary(value)["evaluation"]
+        figures = {name: {k: v for k, v in one.items() if _is_figure(k, v)} for name, one in judged.items()}
+        yield Panel("figures of the evaluation", bars=figures)
+
+
+def _is_figure(name: str, value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and name not in _COUNTS
+
+
+def _of_seeds(value: dict[str, Any]) -> Iterator[Panel]:
+    for key, label in _CURVES.items():
+        rows = [row for row in value["results"] if key in row["curves"]]
+        curves = {f"{row['family']} {row['seed']}": [(x, y) for x, y in row["curves"][key]] for row in rows}
+        if curves:
+            yield Panel(label, "env steps", curves=curves)
+
+
+def _of_peer(value: dict[str, Any]) -> Iterator[Panel]:
+    for scenario in dict.fromkeys(row["scenario"] for row in value["results"]):
+        rows = [row for row in value["results"] if row["scenario"] == scenario and row.get("median_ms") is not None]
+        if rows:
+            yield Panel("median ms a cycle", title=scenario, bars={"": {row["arm"]: row["median_ms"] for row in rows}})
+
+
+def _of_kernels(spans: Sequence[tuple[float, str]], title: str) -> Panel:
+    """Return the kernels' microseconds by name, the longest first."""
+    sums: dict[str, float] = {}
+    for length, name in spans:
+        sums[name] = sums.get(name, 0.0) + length
+    longest = sorted(sums.items(), key=lambda item: -item[1])[:KERNELS]
+    return Panel("microseconds", title=title, bars={"": dict(longest)})
+
+
+def lines(value: dict[str, Any], path: Path) -> list[str]:
+    """Return what is said of a file, behind where it was measured."""
+    summary = _summary(value)
+    said = [str(value[key]) for key in ("what", "command") if value.get(key)]
+    if summary.get("status"):
+        said.append(
+            f"{summary['status']} after {summary['iteration']:,} iterations, {summary['env_steps']:,} env steps"
+        )
+        said += [str(summary["reason"])] if summary.get("reason") else []
+    if isinstance(summary.get("evaluation"), dict):
+        for name, judged in summary["evaluation"].items():
+            numbers = [f"{key} {number:.4g}" for key, number in judged.items() if isinstance(number, int | float)]
+            said.append(f"{name}: " + ", ".join(numbers))
+    for ratio in value.get("ratios", []) if value.get("benchmark") == "seeds" else []:
+        text = "ratio -" if ratio["ratio"] is None else f"ratio {ratio['ratio']:.3f}"
+        means = f"fast {ratio['fast_mean']:.4g}, reference {ratio['reference_mean']:.4g}"
+        met = {True: ", bar met", False: ", bar MISSED"}.get(ratio.get("unharmed_met"), "")
+        said.append(f"{ratio['figure']}: {means}, {text}{met}")
+    for panel in panels(value, path):
+        said += [panel.title] if panel.title else []
+        for bars in panel.bars.values() if "evaluation" not in summary else ():
+            said += [f"  {number:10.3f}  {name}" for name, number in bars.items()]
+        for name, points in panel.curves.items() if "evaluations" not in value else ():
+            said.append(f"{name or 'last'} {panel.label}: {points[-1][1]:.4g} at {points[-1][0]:,} {panel.x}")
+    return said
+
+
+def draw(found: Sequence[Panel], path: Path) -> None:
+    """Draw panels side by side, four in a row.
+
+    Raises:
+        TickgraphError: matplotlib cannot write such a file.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = min(len(found), 2 if any(panel.bars for panel in found) else 4)
+    rows = -(-len(found) // columns)
+    figure = Figure(
+        figsize=(5.2 * columns + (2.5 if any(p.bars for p in found) else 0), 4.2 * rows), layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    for panel, axes in zip(found, figure.subplots(rows, columns, squeeze=False).flat, strict=False):
+        for number, (name, points) in enumerate(panel.curves.items()):
+            x, y = zip(*points, strict=True)
+            axes.plot(x, y, linewidth=1.1, color=_COLORS.get(name.partition(" ")[0], f"C{number}"), label=name)
+        if panel.bars:
+            _draw_bars(panel, axes)
+        else:
+            axes.set(xlabel=panel.x, ylabel=panel.label)
+        axes.set_title(panel.title, fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+        if len(panel.curves) > 1 or len(panel.bars) > 1:
+            axes.legend(frameon=False, fontsize=7)
+    for axes in figure.axes[len(found) :]:
+        axes.set_visible(False)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise TickgraphError(f"cannot write the plot {str(path)!r}: {' '.join(str(error).split())}") from error
+
+
+def _draw_bars(panel: Panel, axes: Any) -> None:
+    names = list(dict.fromkeys(name for bars in panel.bars.values() for name in bars))
+    height = 0.8 / len(panel.bars)
+    for number, (group, bars) in enumerate(panel.bars.items()):
+        places = [names.index(name) + (number - (len(panel.bars) - 1) / 2) * height for name in bars]
+        axes.barh(places, list(bars.values()), height * 0.9, color=_COLORS.get(group, f"C{number}"), label=group)
+    axes.set_yticks(range(len(names)), [name if len(name) < 48 else name[:45] + "..." for name in names], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel(panel.label)
