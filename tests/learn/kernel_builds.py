@@ -26,7 +26,7 @@ SHARED = 227 * 1024
 """Bytes of shared memory that a program has there."""
 LAYERS = ((4, 4096, 1024), (1, 4096, 128), (4, 512, 1024))
 """(members, rows, columns): the widest and the narrowest layer at a usual batch size, and one at a small batch size."""
-POINTERS = {"table": "*i32", "steps": "*i64", "taken": "*i8"}
+POINTERS = {"table": "*i32", "halves": "*fp16", "steps": "*i64", "taken": "*i8"}
 NUMBERS = dict.fromkeys(("eps", "momentum", "tau", "max_norm"), "fp32") | dict.fromkeys(
     (
         "rows",

@@ -2,6 +2,8 @@
 
 Each of a policy's products is too short to fill a GPU, and what lies between them is shorter still. Here a first launch
 lays the weights out for matrix units, norms multiplied in, and a second one takes rows through all layers in registers.
+What it waits for is weights, which every program reads whole: behind the embedding they are float16, whose mantissa has
+as many bits as TF32's, in half the bytes. An observation may be too large for that, so the embedding's stay float32.
 """
 
 from typing import Any
@@ -18,36 +20,49 @@ PROGRAMS = 128
 """Aimed at, as an H200 has 132 processors."""
 LEAST_ROWS, MOST_ROWS = 16, 64
 """Of a program: what matrix units take at least, and what registers hold."""
+LARGEST = tl.constexpr(65504.0)
+"""That float16 holds."""
+
+
+@triton.jit
+def _half(x):
+    """Return x in float16, a number that is too large as the largest; a NaN stays one."""
+    x = tl.where(x > LARGEST, LARGEST, x)
+    return tl.where(x < -LARGEST, -LARGEST, x).to(tl.float16)
 
 
 @triton.jit
 def _pack(
-    weights, stats, table, packed, size, in_gain, in_offset, last_gain,
+    weights, stats, table, packed, halves, size, in_gain, in_offset, last_gain,
     EPS: tl.constexpr, LONGEST: tl.constexpr, COLUMNS: tl.constexpr, EMBED: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
-    """Write one row of a weight with what is multiplied into it, zeros behind it, and what is added to its product."""
+    """Write one row of a weight with what is multiplied into it, zeros behind it, and what is added to its product.
+
+    A place in `halves` is the one in `packed`.
+    """
     entry = table + tl.program_id(0) * COLUMNS
     kind, place, length, shift = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
     source, count = tl.load(entry + 4), tl.load(entry + 5)
     k = tl.arange(0, LONGEST)
     known = k < count
     weight = tl.load(weights + source + k, known, 0.0)
-    target, inside = packed + place + k, k < length
+    inside = k < length
     if kind == EMBED:
         spread = tl.sqrt_rn(tl.load(stats + size + k, known, 1.0) + EPS)
         factor = tl.load(weights + in_gain + k, known, 0.0) / spread
         added = tl.load(weights + in_offset + k, known, 0.0) - tl.load(stats + k, known, 0.0) * factor
-        tl.store(target, weight * factor, inside)
+        tl.store(packed + place + k, weight * factor, inside)
         tl.store(packed + shift, tl.sum(weight * added, 0))
     elif kind == HEAD:
-        tl.store(target, weight * tl.load(weights + last_gain + k, known, 0.0), inside)
+        gain = tl.load(weights + last_gain + k, known, 0.0)
+        tl.store(halves + place + k, _half(weight * gain), inside)
         tl.store(packed + shift, tl.load(weights + tl.load(entry + 6), count > 0, 0.0))
     else:
         mean = stats + tl.load(entry + 8)
         scale = tl.load(weights + tl.load(entry + 6), count > 0, 0.0) / tl.sqrt_rn(
             tl.load(mean + size, count > 0, 1.0) + EPS
         )
-        tl.store(target, weight * scale, inside)
+        tl.store(halves + place + k, _half(weight * scale), inside)
         offset = tl.load(weights + tl.load(entry + 7), count > 0, 0.0)
         tl.store(packed + shift, offset - tl.load(mean, count > 0, 0.0) * scale)
 
@@ -59,7 +74,7 @@ def _relu(x):
 
 @triton.jit
 def _layers(
-    obs, packed, output, rows, inputs, width, actions,
+    obs, packed, halves, output, rows, inputs, width, actions,
     ROWS: tl.constexpr, ROW: tl.constexpr, NARROW: tl.constexpr, WIDE: tl.constexpr, HEAD: tl.constexpr,
     PIECE: tl.constexpr, BLOCKS: tl.constexpr, EPS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
@@ -73,21 +88,22 @@ def _layers(
         x = tl.load(obs + row[:, None].to(tl.int64) * inputs + k[None, :], inside & (k < inputs)[None, :], 0.0)
         h = tl.dot(x, tl.load(packed + col[None, :] * ROW + k[:, None]), h, input_precision=DOT)
     h += tl.load(packed + NARROW * ROW + col)[None, :]
-    up = packed + NARROW * ROW + NARROW
+    up = NARROW * ROW + NARROW
     for _ in range(BLOCKS):
         down = up + WIDE * NARROW + WIDE
         below = tl.zeros((ROWS, NARROW), tl.float32)
+        source = _half(h)
         for start in range(0, WIDE, PIECE):
             j = start + piece
-            u = tl.dot(h, tl.load(up + j[None, :] * NARROW + col[:, None]), input_precision=DOT)
-            u = _relu(u + tl.load(up + WIDE * NARROW + j)[None, :])
-            below = tl.dot(u, tl.load(down + col[None, :] * WIDE + j[:, None]), below, input_precision=DOT)
-        h += _relu(below + tl.load(down + NARROW * WIDE + col)[None, :])
+            u = tl.dot(source, tl.load(halves + up + j[None, :] * NARROW + col[:, None]))
+            u = _half(_relu(u + tl.load(packed + up + WIDE * NARROW + j)[None, :]))
+            below = tl.dot(u, tl.load(halves + down + col[None, :] * WIDE + j[:, None]), below)
+        h += _relu(below + tl.load(packed + down + NARROW * WIDE + col)[None, :])
         up = down + NARROW * WIDE + NARROW
     scale = 1.0 / tl.sqrt_rn(tl.sum(h * h, 1) / width + EPS)
     a = tl.arange(0, 2 * HEAD)
-    value = tl.dot(h * scale[:, None], tl.load(up + a[None, :] * NARROW + col[:, None]), input_precision=DOT)
-    value += tl.load(up + 2 * HEAD * NARROW + a)[None, :]
+    value = tl.dot(_half(h * scale[:, None]), tl.load(halves + up + a[None, :] * NARROW + col[:, None]))
+    value += tl.load(packed + up + 2 * HEAD * NARROW + a)[None, :]
     # The heads lie filled up behind each other here, and close behind each other in the result.
     second = a >= HEAD
     place = tl.where(second, a - HEAD + actions, a)
@@ -109,7 +125,7 @@ def layers_options(layout: Layout, rows: int) -> dict[str, Any]:
         "EPS": UnitRMSNorm.eps,
         "DOT": "tf32",
         "num_warps": 4 if each == LEAST_ROWS else 8,
-        "num_stages": 2 if each == MOST_ROWS else 3,  # which is how much shared memory there is
+        "num_stages": 3,
     }
 
 
@@ -122,7 +138,7 @@ def policy(
     sizes: list[int],
     places: list[int],
 ) -> Tensor:
-    """Return mean and raw deviation, (N, 2A) float32, of an actor; its products round to TF32.
+    """Return mean and raw deviation, (N, 2A) float32, of an actor; its products round to ten bits, as TF32's do.
 
     Args:
         obs: (N, O) float32.
@@ -134,10 +150,11 @@ def policy(
     layout = Layout(*sizes)
     obs = obs.contiguous()
     rows, inputs = obs.shape
-    packed, output = obs.new_empty(layout.size), obs.new_empty((rows, 2 * layout.actions))
+    packed, halves = obs.new_empty(layout.size), obs.new_empty(layout.size, dtype=torch.float16)
+    output = obs.new_empty((rows, 2 * layout.actions))
     longest = triton.next_power_of_2(max(layout.row, layout.wide))
     _pack[(table.shape[0],)](
-        *(parameters, statistics, table, packed, statistics.shape[1], *places),
+        *(parameters, statistics, table, packed, halves, statistics.shape[1], *places),
         EPS=UnitBatchNorm.eps,
         LONGEST=longest,
         COLUMNS=COLUMNS,
@@ -147,7 +164,7 @@ def policy(
     )
     options = layers_options(layout, rows)
     _layers[(triton.cdiv(rows, options["ROWS"]),)](
-        *(obs, packed, output, rows, inputs, layout.width, layout.actions), **options
+        *(obs, packed, halves, output, rows, inputs, layout.width, layout.actions), **options
     )
     return output
 
