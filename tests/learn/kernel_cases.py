@@ -27,7 +27,7 @@ from tickgraph.learn.storage import Stacked, declare
 from tickgraph.learn.trunk import whiten
 
 F32, BF16 = torch.float32, torch.bfloat16
-TEN_BITS = 3e-3  # what products of a kernel that rounds to them may be off by
+TEN_BITS = 5e-3  # what products of a kernel that rounds to them may be off by
 
 
 def off(mine: Tensor, wanted: Tensor) -> float:
@@ -232,7 +232,8 @@ def sac_case(device: str) -> float:
 
 
 def policy_case(device: str, rows: int, sizes: tuple[int, int, int, int]) -> float:
-    """A policy in all layers at once: sizes that fill no tile, statistics of their own, a row that is not a number."""
+    """A policy in all layers at once: sizes that fill no tile, statistics of their own, a row that is not a number,
+    and one beyond what float16 holds."""
     inputs, width, blocks, actions = sizes
     seed = torch.Generator().manual_seed(0)
     actor, arena = Actor(inputs, actions, width, blocks, seed), Arena(device)
@@ -242,12 +243,13 @@ def policy_case(device: str, rows: int, sizes: tuple[int, int, int, int]) -> flo
     storage.statistics[1] = 0.5 + torch.rand(storage.statistics.shape[1], generator=seed).to(device)
     form, obs = PolicyForm(storage, Layout(*sizes), arena, "test"), torch.randn(rows, inputs, generator=seed).to(device)
     check_policy(actor, form, rows, inputs)
-    obs[3, 2] = torch.nan
+    obs[3, 2], obs[4] = torch.nan, 1e7
     mean, raw = form(obs)
+    assert torch.isfinite(mean[4]).all() and torch.isfinite(raw[4]).all()
     assert torch.isnan(mean[3]).all() and torch.isnan(raw[3]).all()
     features = actor.trunk(obs)
     wanted = (actor.mean(features) + actor.mean_bias, actor.raw(features) + actor.raw_bias)
-    others = torch.arange(rows, device=device) != 3
+    others = (torch.arange(rows, device=device) - 3.5).abs() > 1.0
     return max(off(mine[others], value[others]) for mine, value in zip((mean, raw), wanted, strict=True))
 
 
