@@ -266,13 +266,13 @@ def nine_balls(count: int = 9, **capacity: int) -> Scene:
     return build_scene(SceneCfg({"robot": robot}, timestep=0.002, capacity=CapacityCfg(**capacity)))
 
 
-def play_a_second(scene: Scene, aloft: bool = False):
-    sim, _ = make(scene, num_envs=4, backend="mjwarp", views=("qpos",))
+def play_a_second(scene: Scene, device: str, aloft: bool = False):
+    sim, _ = make(scene, num_envs=4, backend="mjwarp", views=("qpos",), device=device)
     if aloft:  # in the last world all balls but the first start 50 m up
         sim.stage_from_state()
         sim.staging_qpos[3].view(9, 7)[1:, 2] = 50.0
-        sim.write_state(mask(0, 0, 0, 1), mask(0, 0, 0, 1))
-        sim.refresh(mask(0, 0, 0, 1))
+        sim.write_state(*2 * [mask(0, 0, 0, 1, device=device)])
+        sim.refresh(mask(0, 0, 0, 1, device=device))
     for _ in range(50):
         sim.advance_and_refresh(10)
     return sim
@@ -287,8 +287,10 @@ def play_a_second(scene: Scene, aloft: bool = False):
     ],
     ids=["a pool for 4 of 9", "20 of 36 rows", "a world that shares the pool"],
 )
-def test_too_small_a_capacity_is_counted_and_following_the_advice_helps(capacity, aloft, limit, option, need, capfd):
-    sim = play_a_second(nine_balls(**capacity), aloft)
+def test_too_small_a_capacity_is_counted_and_following_the_advice_helps(
+    capacity, aloft, limit, option, need, device, capfd
+):
+    sim = play_a_second(nine_balls(**capacity), device, aloft)
     counts, advice = sim.overflow(), sim.overflow_advice()
     assert counts[limit] > 0 and [name for name, count in counts.items() if count] == [limit]
     assert sim.overflow_counts().tolist() == list(counts.values())
@@ -301,14 +303,14 @@ def test_too_small_a_capacity_is_counted_and_following_the_advice_helps(capacity
         assert counts[limit] % 4 == 0
     out, err = capfd.readouterr()
     assert "overflow" not in out + err  # MuJoCo Warp prints a line per world and step unless told not to
-    again = play_a_second(nine_balls(**{**capacity, option: raised}), aloft)
+    again = play_a_second(nine_balls(**{**capacity, option: raised}), device, aloft)
     assert sum(again.overflow().values()) == 0 and again.overflow_advice() == []
     heights = again.view("qpos").view(4, 9, 7)[:3, :, 2]
     assert ((heights - 0.05).abs() < 0.002).all()
 
 
-def test_enough_capacity_gives_no_false_alarm():
-    sim = play_a_second(nine_balls(nconmax=64, njmax=64))
+def test_enough_capacity_gives_no_false_alarm(device):
+    sim = play_a_second(nine_balls(nconmax=64, njmax=64), device)
     assert sum(sim.overflow().values()) == 0 and sim.overflow_advice() == []
     needed = sim.diagnostics()["needed"]
     assert needed["contacts_of_one"] == 9 and needed["constraints_of_one"] == 36
