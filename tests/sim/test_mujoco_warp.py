@@ -66,6 +66,7 @@ def test_a_step_leaves_out_what_the_refresh_has_computed_and_keeps_every_number(
     calls = []
     for sim in sims:
         sim.ctrl[1] = 0.3
+        sim.stage_from_state()
         sim.staging_qvel[2] = 1.0
         sim.write_state(mask(0, 0, 1, device=device), mask(0, 0, 0, device=device))
         sim.refresh(mask(0, 0, 1, device=device))
