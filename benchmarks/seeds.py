@@ -2,6 +2,7 @@
 """Does the fast path learn as the plain one does? Several seeds of each, and the areas under their learning curves.
 
     python benchmarks/seeds.py --gpus 0,1 --side-by-side 5 --limit-s 230 --out seeds    five runs on each of two GPUs
+    python benchmarks/seeds.py --gpus 0,1 --reference-gpus 1,1,1,1,0 ...                the slower family on both
     python benchmarks/seeds.py --report-only seeds                                      JSON and plot again, from runs
     python benchmarks/seeds.py --tiny                                                   on a CPU: does it still run?
 
@@ -229,7 +230,7 @@ class Job:
     def begin(self, gpu: str, threads: int) -> None:
         """Start it in a process of its own."""
         self.gpu = gpu
-        environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
+        environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(threads), **os.environ}
         if gpu:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         with open(self.run.out / f"{self.run.name}.log", "wb") as log:
@@ -250,7 +251,7 @@ class Job:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
-            self.over()
+        self.over()
 
 
 def jobs_of(options: argparse.Namespace, out: Path) -> list[Job]:
@@ -258,12 +259,14 @@ def jobs_of(options: argparse.Namespace, out: Path) -> list[Job]:
     gpus = tuple(options.gpus.split(",")) if options.gpus else ("",)
     half = len(gpus) // 2 if len(options.families) > 1 else 0
     places = {"fast": gpus[:half] or gpus, "reference": gpus[half:]}
+    chosen = options.reference_gpus.split(",") if options.reference_gpus else []
     jobs = []
     for seed, family in itertools.product(range(options.seeds), options.families):
         run = Run(out, options.task, family, seed)
         words = ["train", options.task, *words_of(options, family), "--seed", str(seed), "--run-name", run.name]
         command = [sys.executable, "-m", "tickgraph", *words, "--runs", str(out / "runs")]
-        jobs.append(Job(run, places[family], command))
+        own = (chosen[seed % len(chosen)],) if chosen and family == "reference" else places[family]
+        jobs.append(Job(run, own, command))
     return jobs
 
 
@@ -561,6 +564,9 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--iterations", type=int, help="of each run (default: 1500)")
     parser.add_argument("--num-envs", type=int, help="worlds of each run (default: 4096)")
     parser.add_argument("--gpus", default="", metavar="A,B", help="GPUs; the fast runs get the first half of them")
+    parser.add_argument(
+        "--reference-gpus", default="", metavar="A,B", help="the GPU of each reference run, by seed (they take longer)"
+    )
     parser.add_argument("--side-by-side", type=int, help="runs at once on a GPU (default: 1)")
     parser.add_argument("--limit-s", type=float, metavar="S", help="seconds after which all runs save and end")
     parser.add_argument("--reference", choices=REFERENCES, default="graph", help="how the reference runs")
@@ -587,7 +593,7 @@ def settings_of(options: argparse.Namespace, out: Path, jobs: Sequence[Job]) -> 
     families = dict(before)
     for family in options.families:
         note = "the task's own settings" if family == "fast" else REFERENCES[options.reference][1]
-        gpus = next(job.gpus for job in jobs if job.run.family == family)
+        gpus = sorted({gpu for job in jobs if job.run.family == family for gpu in job.gpus})
         words = " ".join(["tickgraph train", options.task, *words_of(options, family)])
         families[family] = {"seeds": options.seeds, "note": note, "command": words, "gpus": list(filter(None, gpus))}
     return {

@@ -130,6 +130,9 @@ def test_families_get_their_own_gpus_and_the_words_of_their_path(seeds, tmp_path
     only = seeds.parsed(["--gpus", "0,1", "--only", "fast", "--reference", "eager"])
     assert {job.gpus for job in seeds.jobs_of(only, tmp_path)} == {("0", "1")}
     assert "eager" in seeds.words_of(only, "reference")
+    spread = seeds.jobs_of(seeds.parsed(["--gpus", "0,1", "--reference-gpus", "1,1,0", "--seeds", "4"]), tmp_path)
+    assert [job.gpus[0] for job in spread if job.run.family == "reference"] == ["1", "1", "0", "1"]
+    assert {job.gpus for job in spread if job.run.family == "fast"} == {("0",)}
     # The learning rate falls as in a whole run of the task, however few iterations are played.
     words = seeds.words_of(options, "fast")
     assert words[words.index("--train.lr-iterations") + 1] == "5000"
