@@ -112,9 +112,9 @@ class Rng:
         self.key[1] = (seed >> 32) & _WORD
         self.refresh()
 
-    def advance(self) -> None:
-        """Go on to the next tick, in place. Draws themselves never advance anything."""
-        self.tick.add_(1)
+    def advance(self, ticks: int = 1) -> None:
+        """Go on to the next tick, or several ticks on, in place. Draws themselves never advance anything."""
+        self.tick.add_(ticks)
         self.refresh()
 
     def refresh(self) -> None:
@@ -141,20 +141,34 @@ class Rng:
         """
         if not draws:
             return
+        self._columns, self._stream, self._block = self._lay_out(draws)
+        shape = (self.rows, 4 * self._block.shape[0])
+        table = self._arena.new(f"{self._prefix}/words", shape, torch.int64, "this tick's words of every reserved draw")
+        self._table = table
+        self.refresh()
+
+    def ahead(self, draws: Mapping[str, int], ticks: int) -> "Ahead":
+        """Return what draws for several ticks at once, made before the arena is sealed and in place of `reserve`.
+
+        Args:
+            draws: {path of the draw: lanes}.
+            ticks: this tick and those that follow it.
+        """
+        return Ahead(self, *self._lay_out(draws), ticks)
+
+    def _lay_out(self, draws: Mapping[str, int]) -> tuple[dict[str, tuple[int, int]], Tensor, Tensor]:
+        """Return first column and lanes of each draw in a row of words, and stream and number of each block."""
+        columns: dict[str, tuple[int, int]] = {}
         streams: list[int] = []
         blocks: list[int] = []
         for path, lanes in draws.items():
-            self._columns[path] = (4 * len(blocks), lanes)
+            columns[path] = (4 * len(blocks), lanes)
             count = _blocks(lanes)
             streams += [self.register(path)] * count
             blocks += range(count)
-        new, constant = self._arena.new, self._arena.constant
-        shape = (self.rows, 4 * len(blocks))
-        table = new(f"{self._prefix}/words", shape, torch.int64, "this tick's words of every reserved draw")
-        self._stream = constant(f"{self._prefix}/stream", streams, torch.int64, "stream id of each block of words")
-        self._block = constant(f"{self._prefix}/block", blocks, torch.int64, "number of each block within its draw")
-        self._table = table
-        self.refresh()
+        constant = self._arena.constant
+        stream = constant(f"{self._prefix}/stream", streams, torch.int64, "stream id of each block of words")
+        return columns, stream, constant(f"{self._prefix}/block", blocks, torch.int64, "number of it within its draw")
 
     def stream(self, path: str) -> "Stream":
         """Return the stream of one owner, such as "events/push"."""
@@ -178,6 +192,33 @@ class Rng:
         self._lanes[path] = max(lanes, self._lanes.get(path, 0))
         column, width = self._columns.get(path, (-1, 0))
         return number, column if lanes <= width else -1
+
+
+class Ahead:
+    """Draws of this tick and the ticks that follow it, from one evaluation of Philox; made by `Rng.ahead`."""
+
+    def __init__(
+        self, rng: Rng, columns: Mapping[str, tuple[int, int]], stream: Tensor, block: Tensor, ticks: int
+    ) -> None:
+        self._rng, self._columns, self._stream, self._block, self.ticks = rng, dict(columns), stream, block, ticks
+
+    def words(self) -> list[Tensor]:
+        """Return (ticks, rows, lanes) int64 of each draw, in the order they were given: the words of `Stream.words`."""
+        rng = self._rng
+        tick = (rng.tick + torch.arange(self.ticks, device=rng.device))[:, None, None] & _WORD
+        words = _philox(self._stream, tick, rng.row[:, None], self._block, rng.key[0], rng.key[1])
+        # Stacked in front: so a compiler computes each word once, and lanes are a matter of indices.
+        table = torch.stack(words).permute(1, 2, 3, 0).reshape(self.ticks, rng.rows, -1)
+        return [table[..., column : column + lanes] for column, lanes in self._columns.values()]
+
+
+def normals(words: Tensor) -> Tensor:
+    """Return float32 of mean 0 and deviation 1 from words (..., 2 k), a pair from each pair of words (Box-Muller)."""
+    pairs = words.unflatten(-1, (-1, 2))
+    # From (0, 1], so that the logarithm is finite.
+    radius = torch.sqrt(-2.0 * torch.log((pairs[..., 0] + 1).to(torch.float32) * 2.0**-32))
+    angle = (pairs[..., 1] >> 8).to(torch.float32) * (2.0**-24 * 2.0 * math.pi)
+    return torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1).flatten(-2)
 
 
 class Stream:
@@ -218,13 +259,7 @@ class Stream:
 
     def normal(self, name: str, lanes: int) -> Tensor:
         """Return (rows, lanes) float32 of mean 0 and deviation 1 (Box-Muller); devices agree to 2 ulp."""
-        count = (lanes + 1) // 2
-        words = self.words(name, 2 * count).reshape(self.rng.rows, count, 2)
-        # From (0, 1], so that the logarithm is finite.
-        radius = torch.sqrt(-2.0 * torch.log((words[..., 0] + 1).to(torch.float32) * 2.0**-32))
-        angle = (words[..., 1] >> 8).to(torch.float32) * (2.0**-24 * 2.0 * math.pi)
-        pairs = torch.stack((radius * torch.cos(angle), radius * torch.sin(angle)), dim=-1)
-        return pairs.reshape(self.rng.rows, 2 * count)[:, :lanes]
+        return normals(self.words(name, lanes + lanes % 2))[:, :lanes]
 
     def integers(self, name: str, lanes: int, low: int | Tensor, high: int | Tensor) -> Tensor:
         """Return (rows, lanes) int64 in [low, high), where high - low is from 1 to 2^31.

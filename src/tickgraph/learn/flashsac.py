@@ -340,11 +340,9 @@ class FlashSac(Learner):
         reward = batch.reward / self.normalizer.scale
         return Batch(batch.actor_obs, batch.critic_obs, batch.action, reward, batch.discount, batch.redraws)
 
-    def rates(self) -> Rates:
+    def rates(self) -> Tensor:
         """Return what the schedules say for the next update; the temperature follows the actor's."""
-        critic, actor = self.rate(self.updates), self.rate(self.actor_updates)
-        factors = (self.critic_step.adam.factors(critic), self.actor_step.adam.factors(actor))
-        return Rates(critic, actor, *factors, self.alpha_adam.factors(actor))
+        return self.rate_table(self.updates, self.actor_updates, self.actor_updates)
 
     def actor_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> Any:
         """Compute `actor_objective`."""

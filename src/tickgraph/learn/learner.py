@@ -15,13 +15,15 @@ from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.program import Resolution
 from tickgraph.core.rng import Rng
 from tickgraph.learn.normalizer import ObsNormalizer, RewardNormalizer
-from tickgraph.learn.optimizer import Adam, NetworkStep, learning_rate
+from tickgraph.learn.optimizer import Adam, NetworkStep, factor_table, in_line, learning_rate
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import DISCOUNTS, Batch
 from tickgraph.learn.storage import bind, declare
 
 STATE_FOLDERS = ("learner/", "policy/", "explorer/")
 CONSTANTS = ("learner/atoms", "/rng/row", "/rng/stream", "/rng/block", "explorer/repeat_weights")
+FORMER = ("learner/rng/words",)
+"""What a state of an earlier version may have beside; it follows from the rest."""
 
 LARGEST = torch.finfo(torch.float32).max
 
@@ -87,7 +89,7 @@ class AlgoCfg:
 
 
 class Rates(NamedTuple):
-    """What the schedules say for one update; computed with the sample, as scalars of their own."""
+    """What the schedules say for one update; views of one table."""
 
     critic: Tensor
     """() float32 learning rate."""
@@ -214,8 +216,8 @@ class Learner(ABC):
         """Return a sampled batch as the networks read it."""
 
     @abstractmethod
-    def rates(self) -> Rates:
-        """Return what the schedules say for the next update."""
+    def rates(self) -> Tensor:
+        """Return what the schedules say for the next update, as a `rate_table`."""
 
     @abstractmethod
     def actor_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> Any:
@@ -300,9 +302,24 @@ class Learner(ABC):
             acting.copy_(pending)
 
     def rate(self, count: Tensor) -> Tensor:
-        """Return the learning rate () of step `count` () of a schedule."""
+        """Return the learning rates (...) of steps `count` (...) of schedules."""
         cfg = self.cfg
         return learning_rate(count, self.horizon, cfg.lr_start, cfg.lr_end, cfg.lr_warmup)
+
+    def rate_table(self, critic: Tensor, actor: Tensor, alpha: Tensor) -> Tensor:
+        """Return (3, 4), the `factor_table` of critic, actor and temperature; given is the step () of each schedule.
+
+        It is a program's result by itself: a compiler would fuse it into the loop over the parameters and compute it
+        again for each.
+        """
+        adams = (self.critic_step.adam, self.actor_step.adam, self.alpha_adam)
+        return factor_table(adams, self.rate(in_line((critic, actor, alpha))))
+
+    def read_rates(self, table: Tensor) -> Rates:
+        """Return the parts of a `rate_table`."""
+        adams = (self.critic_step.adam, self.actor_step.adam, self.alpha_adam)
+        factors = [table[row, : adam.factor_count] for row, adam in enumerate(adams)]
+        return Rates(table[0, 3], table[1, 3], *factors)
 
     def set_horizon(self, total_updates: int) -> None:
         """Change the horizon of the learning rates in place; rates follow the new cosine from the next update on."""
@@ -344,7 +361,7 @@ class Learner(ABC):
         """
         own = {name: self.arena[name] for name in self.state_names()}
         missing = [name for name in own if name not in state]
-        unknown = [name for name in state if name not in own]
+        unknown = [name for name in state if name not in own and name not in FORMER]
         if missing or unknown:
             raise TickgraphError(
                 f"the learner's state lacks {missing[:3] or 'nothing'} and has unknown {unknown[:3] or 'nothing'} "

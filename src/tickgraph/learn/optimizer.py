@@ -1,6 +1,7 @@
 """Adam, projection and target average as one traceable step whose whole state lies on the device."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -47,12 +48,13 @@ class Adam:
         They come from a program of their own: a compiler would fuse them into the loop over the parameters and compute
         them again for each.
         """
-        count = (self.steps + 1).to(torch.float32)
-        # 1 - beta^count, without the cancellation at small counts.
-        beta1, beta2 = self.betas
-        size = -rate / torch.expm1(count * math.log(beta1))
-        spread = torch.rsqrt(-torch.expm1(count * math.log(beta2)))
-        return torch.stack((size, spread, 1.0 - rate * self.decay) if self.decay else (size, spread))
+        table = factor_table((self,), rate[None])[0]
+        return table[: self.factor_count]
+
+    @property
+    def factor_count(self) -> int:
+        """Return how many numbers `factors` has."""
+        return 3 if self.decay else 2
 
     def proposal(self, grad: Tensor, factors: Tensor, ok: Tensor) -> Tensor:
         """Update the moments where `ok` and return what the parameters would become.
@@ -135,17 +137,44 @@ class NetworkStep:
         return ok
 
 
+def factor_table(adams: Sequence[Adam], rates: Tensor) -> Tensor:
+    """Return (M, 4): of each optimiser what the next step at its rate, of `rates` (M,), multiplies direction, spread
+    and parameters with, and the rate.
+
+    One vector for all: so a compiler makes a kernel or two of it. They share the decay of the moments; that of the
+    parameters is the first one's, and an optimiser without it leaves the third number alone.
+    """
+    beta1, beta2 = adams[0].betas
+    count = (in_line([adam.steps for adam in adams]) + 1).to(torch.float32)
+    # 1 - beta^count, without the cancellation at small counts.
+    size = -rates / torch.expm1(count * math.log(beta1))
+    spread = torch.rsqrt(-torch.expm1(count * math.log(beta2)))
+    return in_line([value[:, None] for value in (size, spread, 1.0 - rates * adams[0].decay, rates)])
+
+
+def in_line(values: Sequence[Tensor]) -> Tensor:
+    """Return values (..., 1) or () behind each other, (..., count), as `torch.cat` does.
+
+    By comparisons, for a handful of numbers: a compiler can put these into a loop, and makes a copy each of a `cat`.
+    """
+    place = torch.arange(len(values), device=values[0].device)
+    found = values[-1].expand(*values[-1].shape[:-1], len(values))
+    for index in reversed(range(len(values) - 1)):
+        found = torch.where(place == index, values[index], found)
+    return found
+
+
 def learning_rate(count: Tensor, horizon: Tensor, start: float, end: float, warmup: int) -> Tensor:
     """Return the rate of step `count`: linear from 1e-6 over `warmup` steps, then half a cosine from start to end.
 
     Args:
-        count: () int64, steps of this schedule so far.
+        count: (...) int64, steps of each schedule so far.
         horizon: () int64, steps at which `end` is reached; the rate stays there afterwards.
         start, end: rates.
         warmup: steps of the linear part, which the horizon includes.
 
     Returns:
-        () float32.
+        (...) float32.
     """
     done = count.to(torch.float64)
     part = ((done - warmup) / (horizon - warmup).clamp(min=1)).clamp(0.0, 1.0)

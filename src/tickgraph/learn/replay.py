@@ -201,47 +201,69 @@ class Ring:
         Args:
             draw: stream with B rows, keyed by the update.
         """
-        rounds, ticks, worlds = self.redraw_rounds + 1, self.capacity, self.num_envs
-        oldest = (self.visible - ticks + self.ahead).clamp(min=0)
-        count = (self.visible - self.n_step - oldest).clamp(min=1)
-        words = draw.words("rows", self.draw_lanes)
-        start = oldest + ((words[:, :rounds] * count) >> 32)
-        world = (words[:, rounds:] * worlds) >> 32
+        batch = self.sample_batches(draw.words("rows", self.draw_lanes)[None])
+        return Batch(*(field[0] for field in batch))
 
-        # (B, rounds, n): every candidate's window, and its last step.
-        step = torch.arange(self.n_step, device=start.device)
-        window = (start[..., None] + step) % ticks * worlds + world[..., None]
-        boundary = self.boundary[window]
-        last = torch.cumprod((~boundary[..., :-1]).to(torch.int64), dim=-1).sum(-1)
-        at_boundary = boundary.gather(-1, last[..., None])[..., 0]
-        entry = self.entry[window.gather(-1, last[..., None])[..., 0]]
-        oldest_entry = (self.visible_stored - self.boundary_rows + self.ahead * worlds).clamp(min=0)
-        gone = at_boundary & (entry < oldest_entry)
+    def sample_batches(self, words: Tensor) -> Batch:
+        """Return U batches of `sample`, each field with U in front, from words (U, B, draw_lanes); each batch has its
+        own first good row."""
+        rounds = self.redraw_rounds + 1
+        oldest = (self.visible - self.capacity + self.ahead).clamp(min=0)
+        count = (self.visible - self.n_step - oldest).clamp(min=1)
+
+        def place(begin: Tensor, world: Tensor) -> tuple[Tensor, Tensor]:
+            return oldest + ((begin * count) >> 32), (world * self.num_envs) >> 32
 
         # The first candidate that is whole, else the first good row of the batch.
-        failures = torch.cumprod(gone.to(torch.int64), dim=-1).sum(-1)
+        gone = self._end(*place(words[..., :rounds], words[..., rounds:]))[-1]  # (U, B, rounds)
+        rank = torch.arange(rounds, device=words.device)
+        failures = torch.where(gone, rounds, rank).amin(-1)
+        size = failures.shape[1]
+        row = torch.arange(size, device=words.device)
         bad = failures == rounds
-        row = torch.arange(bad.shape[0], device=bad.device)
-        first_good = torch.cumprod(bad.to(torch.int64), dim=0).sum().clamp(max=bad.shape[0] - 1)
+        first_good = torch.where(bad, size - 1, row).amin(1, keepdim=True)
         row = torch.where(bad, first_good, row)
-        pick = failures.clamp(max=rounds - 1)[row]
-        window, last, entry = window[row, pick], last[row, pick], entry[row, pick]
-        at_boundary, lost = at_boundary[row, pick], gone[row, pick]
+        pick = failures.gather(1, row).clamp(max=rounds - 1)
 
-        end = window.gather(-1, last[:, None])[:, 0]
-        follower = (start[row, pick] + last + 1) % ticks * worlds + world[row, pick]
-        successor = torch.where(at_boundary, ticks * worlds + entry % self.boundary_rows, follower)
-        both = torch.cat((window[:, 0], successor))
-        taken = step <= last[:, None]
+        # All about that one, anew from its words: less to read than what the candidates came to.
+        update = torch.arange(failures.shape[0], device=words.device)[:, None]
+        start, world = place(words[update, row, pick], words[update, row, rounds + pick])
+        last, at_boundary, entry, lost = self._end(start, world)
+        begin, end = self._slot(start, world), self._slot(start + last, world)
+        table = self.capacity * self.num_envs + entry % self.boundary_rows
+        successor = torch.where(at_boundary, table, self._slot(start + last + 1, world))
+        both = torch.cat((begin, successor), dim=1)
+        step = torch.arange(self.n_step, device=words.device)
+        window = self._slot(start[..., None] + step, world[..., None])
+        taken = step <= last[..., None]
         reward = torch.where(taken, self.reward[window] * self._powers[:-1], 0.0).sum(-1)
         discount = self._powers[last + 1] if self.discount == "exact" else self._powers[-1]
         # `lost` is left only where no row of the whole batch was good: then nothing is known of the successor.
         discount = torch.where(self.terminated[end] | lost, 0.0, discount)
         return Batch(
-            self.obs["actor"].index_select(0, both),
-            self.obs["critic"].index_select(0, both),
-            self.action.index_select(0, window[:, 0]),
+            _rows(self.obs["actor"], both),
+            _rows(self.obs["critic"], both),
+            _rows(self.action, begin),
             reward,
             discount,
-            failures.sum(),
+            failures.sum(1),
         )
+
+    def _slot(self, tick: Tensor, world: Tensor) -> Tensor:
+        return tick % self.capacity * self.num_envs + world
+
+    def _end(self, start: Tensor, world: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return of the windows that begin there: the last step, whether it is at a boundary, the entry of the table
+        that it names, and whether that is overwritten; all in the shape of `start`."""
+        step = torch.arange(self.n_step, device=start.device)
+        boundary = self.boundary[self._slot(start[..., None] + step, world[..., None])]
+        last = torch.where(boundary, step, self.n_step - 1).amin(-1)
+        at_boundary = boundary.any(-1)
+        entry = self.entry[self._slot(start + last, world)]
+        oldest = (self.visible_stored - self.boundary_rows + self.ahead * self.num_envs).clamp(min=0)
+        return last, at_boundary, entry, at_boundary & (entry < oldest)
+
+
+def _rows(field: Tensor, index: Tensor) -> Tensor:
+    """Return rows of a field (M, D) by index (U, R), as (U, R, D)."""
+    return field.index_select(0, index.flatten()).unflatten(0, index.shape)

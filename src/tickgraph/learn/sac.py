@@ -250,11 +250,9 @@ class Sac(Learner):
             obs[group] = normalize(obs[group], normalizer.published)
         return Batch(obs["actor"], obs["critic"], batch.action, batch.reward, batch.discount, batch.redraws)
 
-    def rates(self) -> Rates:
+    def rates(self) -> Tensor:
         """Return what the schedules say for the next update; the temperature follows the critic's."""
-        critic, actor = self.rate(self.updates), self.rate(self.actor_updates)
-        factors = (self.critic_step.adam.factors(critic), self.actor_step.adam.factors(actor))
-        return Rates(critic, actor, *factors, self.alpha_adam.factors(critic))
+        return self.rate_table(self.updates, self.actor_updates, self.updates)
 
     def actor_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> SacActorLoss:
         """Compute `actor_objective`."""

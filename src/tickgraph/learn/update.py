@@ -3,14 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.program import Program, Resolution, resolve_execution
-from tickgraph.learn.learner import Learner, Rates, Tails
+from tickgraph.core.rng import normals
+from tickgraph.learn.learner import Learner, Tails
 from tickgraph.learn.metrics import Metrics
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch, Ring
@@ -19,15 +21,44 @@ from tickgraph.learn.storage import flatten
 COMPILE_SCOPES = ("objective", "loss")
 
 
+class Drawn(NamedTuple):
+    """What a cycle of U updates draws: the fields of a `Batch`, and noise, of every update one behind the other.
+
+    So what an update, or several in a row, reads of them is a view, and begins at a multiple of 16 bytes for batches of
+    a multiple of 4: compiled code copies an input that does not.
+    """
+
+    actor_obs: Tensor
+    """(U, 2B, Da)."""
+    critic_obs: Tensor
+    """(U, 2B, Dc)."""
+    action: Tensor
+    """(U, B, A)."""
+    reward: Tensor
+    """(U, B)."""
+    discount: Tensor
+    """(U, B)."""
+    redraws: Tensor
+    """(U, 2) int64, in the first column."""
+    noise: Tensor
+    next_noise: Tensor
+    """(U, B, A) each, standard normal, for the actions in s and in s'."""
+
+    def batch(self, index: int) -> Batch:
+        """Return the batch of an update."""
+        fields = (self.actor_obs, self.critic_obs, self.action, self.reward, self.discount)
+        return Batch(*(field[index] for field in fields), self.redraws[index, 0])
+
+
 class UpdateCycle:
     """All gradient steps of one iteration: `updates` critic updates, every `policy_period`-th with the actor's.
 
     A call leaves the learner's tensors updated, the policy that acts next pending in it and the metrics added up. It
     reads what the ring last published. `run` asks the device nothing, so that it can be captured whole.
 
-    Five programs follow `execution`: the sample, and for actor and critic the objective and the optimiser's step; where
-    critic updates share their next actions, also these and the rates. In mode graph, where the caller captures the
-    cycle, they run as the resolution's `inner` says.
+    Six programs follow `execution`: the draw, once a cycle, of all its batches and noise; the rates, before each critic
+    update; and for actor and critic the objective and the optimiser's step. Where critic updates share their next
+    actions, these too. In mode graph, where the caller captures the cycle, they run as the resolution's `inner` says.
 
     Args:
         learner: what is trained.
@@ -59,10 +90,10 @@ class UpdateCycle:
             raise TickgraphError(f"compile_scope is {compile_scope!r}; {hint}")
         resolution = resolve_execution(execution, device) if isinstance(execution, str) else execution
         self.learner, self.ring, self.updates, self.compile_scope = learner, ring, updates, compile_scope
-        # All words of an update in one go: less code to compile, and fewer operations where nothing is compiled.
+        # All words of a cycle in one go: fewer and larger kernels, and fewer operations where nothing is compiled.
         actions = learner.action_dim + learner.action_dim % 2  # normals come in pairs
         lanes = {"replay/rows": ring.draw_lanes, "noise/policy": actions, "noise/successor": actions}
-        learner.rng.reserve({f"learner/{path}": count for path, count in lanes.items()})
+        self._ahead = learner.rng.ahead({f"learner/{path}": count for path, count in lanes.items()}, updates)
         self._actor_parameters = learner.actor_storage.ordered(learner.actor)
         self._critic_parameters = learner.critic_storage.ordered(learner.critic)
         half = torch.bfloat16 if learner.cfg.bf16 else None
@@ -84,7 +115,7 @@ class UpdateCycle:
         self.metrics = Metrics(learner.arena, *names, counters, learner.switches.flat_form())
         written = learner.switches.manual
         half = None if written else half  # what writes its gradients out casts by itself
-        self._draw = Program("update/draw", self._draw_batch, resolution)
+        self._draw = Program("update/draw", self._draw_cycle, resolution)
         self._actor_loss = Program(
             "update/actor_loss", self._actor_objective, networks, grad=not written, autocast=half
         )
@@ -121,52 +152,48 @@ class UpdateCycle:
         learner, period = self.learner, self.learner.cfg.policy_period
         with torch.no_grad():
             learner.begin_cycle()
+        drawn = Drawn(*self._draw())
         if learner.switches.shared_actions:
             for first, count in groups(phase, self.updates, period):
-                self._update_group(count, moves_actor=first % period == 0)
+                self._update_group(drawn, first - phase, count, moves_actor=first % period == 0)
         else:
-            for update in range(phase, phase + self.updates):
-                self._update_once(moves_actor=update % period == 0)
+            for index in range(self.updates):
+                self._update_once(drawn, index, moves_actor=(phase + index) % period == 0)
         with torch.no_grad():
             learner.snapshot_policy()
 
-    def _update_once(self, moves_actor: bool) -> None:
+    def _update_once(self, drawn: Drawn, index: int, moves_actor: bool) -> None:
         """Take one critic update, and the actor's before or behind it."""
-        learner = self.learner
-        drawn = self._draw()
-        batch, drawn = Batch(*drawn[: len(Batch._fields)]), drawn[len(Batch._fields) :]
-        rates, (noise, next_noise) = Rates(*drawn[:-2]), drawn[-2:]
+        learner, batch, rates = self.learner, drawn.batch(index), self._rates()
         if moves_actor and learner.actor_first:
-            self._update_actor(batch, noise, rates)
-        critic, grad = _parts(self._critic_loss(batch, next_noise), self._critic_parameters)
+            self._update_actor(batch, drawn.noise[index], rates)
+        critic, grad = _parts(self._critic_loss(batch, drawn.next_noise[index]), self._critic_parameters)
         self._critic_step(critic, grad, rates, batch.redraws)
         if moves_actor and not learner.actor_first:
-            self._update_actor(batch, noise, rates)
+            self._update_actor(batch, drawn.noise[index], rates)
 
-    def _update_group(self, count: int, moves_actor: bool) -> None:
+    def _update_group(self, drawn: Drawn, first: int, count: int, moves_actor: bool) -> None:
         """Take the critic updates between which the actor stays as it is, their next actions in one pass."""
-        width = len(Batch._fields)
-        drawn = [self._draw() for _ in range(count)]
-        batches = [Batch(*each[:width]) for each in drawn]
+        rates, part = self._rates(), slice(first, first + count)
         if moves_actor:
-            self._update_actor(batches[0], drawn[0][width], Rates(*self._rates()))
-        observed, noises = [batch.actor_obs for batch in batches], [each[width + 1] for each in drawn]
-        actions = self._next_actions[count](*observed, *noises)
-        for batch, action, log_prob in zip(batches, actions[:count], actions[count:], strict=True):
-            critic, grad = _parts(self._critic_loss(batch, action, log_prob), self._critic_parameters)
-            self._critic_step(critic, grad, Rates(*self._rates()), batch.redraws)
+            self._update_actor(drawn.batch(first), drawn.noise[first], rates)
+        actions, log_probs = self._next_actions[count](drawn.actor_obs[part], drawn.next_noise[part])
+        for index in range(count):
+            batch = drawn.batch(first + index)
+            critic, grad = _parts(self._critic_loss(batch, actions[index], log_probs[index]), self._critic_parameters)
+            # The actor's step changes nothing that the critic's rates follow.
+            self._critic_step(critic, grad, self._rates() if index else rates, batch.redraws)
 
-    def _update_actor(self, batch: Batch, noise: Tensor, rates: Rates) -> None:
+    def _update_actor(self, batch: Batch, noise: Tensor, rates: Tensor) -> None:
         actor, grad = _parts(self._actor_loss(batch, noise), self._actor_parameters)
         self._actor_step(actor, grad, rates)
 
     def report(self) -> dict[str, dict[str, object]]:
         """Return what each program was asked to run as, what it ran as; of the objectives also the scope in which they
         compile and the learner's switches."""
-        programs = [self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
-        if self._next_actions:
-            programs += [self._rates, *self._next_actions.values()]
-        found = {program.name: program.report() for program in (*programs, *self._tail_programs)}
+        programs = [self._draw, self._rates, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
+        programs += [*self._next_actions.values(), *self._tail_programs]
+        found = {program.name: program.report() for program in programs}
         for name in ("update/actor_loss", "update/critic_loss"):
             found[name]["compile_scope"] = self.compile_scope
             found[name]["switches"] = self.learner.switches.report()
@@ -174,31 +201,28 @@ class UpdateCycle:
 
     # The pieces, in the order of an update -----------------------------------------------------------------------
 
-    def _draw_batch(self) -> tuple[Tensor, ...]:
-        """Return the fields of a `Batch`, those of `Rates`, and noise for policy and successor, one after the other:
-        torch 2.11 compiles no program that returns named tuples within a tuple. Where several updates draw at once the
-        rates are left out, as each step asks for them anew."""
+    def _draw_cycle(self) -> tuple[Tensor, ...]:
+        """Return the fields of a `Drawn`, one after the other: torch 2.11 compiles no program that returns named tuples
+        within a tuple."""
         learner, actions = self.learner, self.learner.action_dim
-        batch = learner.prepare(self.ring.sample(learner.replay_draw))
-        noise = learner.noise_draw
-        drawn = (noise.normal("policy", actions), noise.normal("successor", actions))
-        rates = () if learner.switches.shared_actions else learner.rates()
-        learner.rng.advance()
-        return *batch, *rates, *drawn
+        rows, noise, next_noise = self._ahead.words()
+        batch = learner.prepare(self.ring.sample_batches(rows))
+        redraws = F.pad(batch.redraws[:, None], (0, 1))
+        learner.rng.advance(self.updates)
+        return *batch[:-1], redraws, normals(noise)[..., :actions], normals(next_noise)[..., :actions]
 
-    def _many_next_actions(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return a' of each batch and then their log densities, from the observations (2B, O) of each and the noise."""
-        count = len(given) // 2
-        size = given[-1].shape[0]
-        observed = torch.cat([obs[size:] for obs in given[:count]])
-        action, log_prob = self.learner.next_actions(observed, torch.cat(given[count:]))
-        return *action.split(size), *log_prob.split(size)
+    def _many_next_actions(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a' (C, B, A) and its log density (C, B) of C batches, from observations (C, 2B, O) and noise."""
+        count, size, _ = noise.shape
+        action, log_prob = self.learner.next_actions(obs[:, size:].flatten(0, 1), noise.flatten(0, 1))
+        return action.unflatten(0, (count, size)), log_prob.unflatten(0, (count, size))
 
     def _actor_objective(self, batch: Batch, noise: Tensor) -> Any:
         return self.learner.actor_objective(batch, noise, self._tails)
 
-    def _apply_actor(self, out: Any, grad: Tensor, rates: Rates) -> None:
-        self.metrics.add(1, *self.learner.apply_actor(out, grad, rates))
+    def _apply_actor(self, out: Any, grad: Tensor, rates: Tensor) -> None:
+        learner = self.learner
+        self.metrics.add(1, *learner.apply_actor(out, grad, learner.read_rates(rates)))
 
     def _critic_objective(self, batch: Batch, noise: Tensor) -> Any:
         return self.learner.critic_objective(batch, noise, self._tails)
@@ -206,9 +230,9 @@ class UpdateCycle:
     def _critic_objective_at(self, batch: Batch, action: Tensor, log_prob: Tensor) -> Any:
         return self.learner.critic_objective_at(batch, (action, log_prob))
 
-    def _apply_critic(self, out: Any, grad: Tensor, rates: Rates, redraws: Tensor) -> None:
+    def _apply_critic(self, out: Any, grad: Tensor, rates: Tensor, redraws: Tensor) -> None:
         learner = self.learner
-        means, last, ok, totals = learner.apply_critic(out, grad, rates)
+        means, last, ok, totals = learner.apply_critic(out, grad, learner.read_rates(rates))
         self.metrics.add(0, means, last, ok, (*totals, redraws))
         learner.updates += 1
 
