@@ -73,7 +73,7 @@ class MujocoWarpBackend(Backend):
         self._mjw, self._wp = _load()
         _check_device(device)
         super().__init__(scene, num_envs, device, arena)
-        from tickgraph.sim import warp_fields, warp_kernels
+        from tickgraph.sim import warp_fields, warp_kernels, warp_launches
 
         self._kernels = warp_kernels
         self._smooth = importlib.import_module("mujoco_warp._src.smooth")
@@ -84,6 +84,7 @@ class MujocoWarpBackend(Backend):
         if _senses_geoms(self._mjmodel):
             del self._step_alone[1:]
         self._warp_device = self._wp.device_from_torch(arena.device)
+        self._launches = warp_launches.Launches(self._wp, self._smooth, self._warp_device)
         with self._launching():
             self._model, self._data = self._build(scene, num_envs)
             self._world_fields = warp_fields.WorldFields(self._model, self._mjmodel, num_envs, arena.device)
@@ -104,8 +105,7 @@ class MujocoWarpBackend(Backend):
             for i in range(n):
                 with self._known_positions() if i == 0 else nullcontext():
                     self._mjw.step(self._model, self._data)
-            with self._passing_over(lambda kernel: kernel in self._step_alone):
-                self._light_refresh()
+            self._light_refresh(lambda kernel: kernel not in self._step_alone)
             self._incomplete = True
             d, k = self._data, self._kernels
             self._wp.launch(k.count_contacts, dim=d.naconmax, inputs=[d.nacon, d.contact.worldid, self._contacts])
@@ -298,12 +298,13 @@ class MujocoWarpBackend(Backend):
         rows = (wp.to_torch(array).view(num_envs, -1) for array in (d.efc.J, d.efc.D, d.efc.aref, d.efc.Jqvel))
         self._efc_rows = [wp.from_torch(tensor) for tensor in rows]
 
-    def _light_refresh(self) -> None:
-        """Compute positions and velocities of the state, and the sensors that follow from them."""
+    def _light_refresh(self, wanted: Callable[[Any], bool] = lambda kernel: True) -> None:
+        """Compute positions and velocities of the state, by the wanted kernels, and the sensors that follow."""
         m, d, mjw = self._model, self._data, self._mjw
-        mjw.kinematics(m, d)
-        mjw.com_pos(m, d)
-        mjw.com_vel(m, d)
+        with self._launches.of(wanted):
+            mjw.kinematics(m, d)
+            mjw.com_pos(m, d)
+            mjw.com_vel(m, d)
         mjw.sensor_pos(m, d)
         mjw.sensor_vel(m, d)
 
@@ -330,20 +331,10 @@ class MujocoWarpBackend(Backend):
     def _complete(self) -> None:
         """Compute what the refresh behind the last step left out, if no other refresh has come since."""
         if self._incomplete:
-            with self._passing_over(lambda kernel: kernel not in self._step_alone):
+            with self._launches.of(lambda kernel: kernel in self._step_alone):
                 self._mjw.kinematics(self._model, self._data)
                 self._mjw.com_pos(self._model, self._data)
         self._incomplete = False
-
-    @contextmanager
-    def _passing_over(self, passed_over: Callable[[Any], bool]) -> Iterator[None]:
-        """Launch only some kernels of what MuJoCo Warp's smooth dynamics launches."""
-        own = self._smooth.wp
-        self._smooth.wp = _Launcher(own, passed_over)
-        try:
-            yield
-        finally:
-            self._smooth.wp = own
 
     def _launching(self) -> AbstractContextManager[Any]:
         """Return a context in which Warp works on our device, and on a GPU on the stream that torch is on."""
@@ -375,20 +366,6 @@ class MujocoWarpBackend(Backend):
     def _attach_field(self, name: str, tensor: Tensor) -> None:
         with self._launching():
             self._world_fields.add(name, tensor)
-
-
-class _Launcher:
-    """Stands for the module warp, and passes over some kernels."""
-
-    def __init__(self, warp: Any, passed_over: Callable[[Any], bool]) -> None:
-        self._warp, self._passed_over = warp, passed_over
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._warp, name)
-
-    def launch(self, kernel: Any, *args: Any, **options: Any) -> None:
-        if not self._passed_over(kernel):
-            self._warp.launch(kernel, *args, **options)
 
 
 def _load() -> tuple[Any, Any]:
