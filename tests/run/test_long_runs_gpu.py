@@ -90,8 +90,9 @@ def test_the_schedule_is_that_of_eager_row_by_row_and_goes_on_after_a_resume(pla
     assert cli.main(["train", "--resume", str(parts.path)]) == 0
     if place.fast == "graph":
         programs = manifest.read_manifest(whole)["programs"]
-        assert {programs[name]["enabled"] for name in ("collect", "update")} == {"graph"}
-        assert {programs[name]["captures"] for name in ("collect", "update")} == {1}
+        graphs = {name: report for name, report in programs.items() if "nodes" in report}
+        assert "collect" in graphs and any(name.startswith("update") for name in graphs)
+        assert {(report["enabled"], report["captures"]) for report in graphs.values()} == {("graph", 1)}
 
     found = {run.path.name: rows(run) for run in (eager, whole, parts)}
     total = place.iterations - WARMUP
