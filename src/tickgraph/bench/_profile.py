@@ -24,8 +24,9 @@ from tickgraph.run.config import Task
 
 # What `Tick.play` runs, in its order; "/" names what lies within a part.
 PARTS = (
-    *("act", "act/words", "apply", "substeps", "physics", "judge", "command", "terminal_observation", "record"),
-    *("restart", "restart/sampling", "restart/draws", "restart/values", "restart/write", "refresh", "observe"),
+    *("act", "act/words", "apply", "substeps", "physics", "judge", "command", "terminal_observation"),
+    *("store", "record", "restart", "restart/sampling", "restart/draws", "restart/values", "restart/write"),
+    *("refresh", "observe"),
 )
 SETTLE = 30
 TRACED, WATCHED = 5, 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,15 +31,22 @@ class Tick:
             act(env)
             apply(env)
 
+        in_graph = resolution.enabled == "graph" and env.ring is not None
+
         def judge_to_restart() -> None:
             judge(env)
             command(env)
             terminal_observation(env)
+            if not in_graph:
+                store(env)
             record(env)
             restart(env)
 
         self.act_and_apply = Program("tick/act_and_apply", act_and_apply, resolution)
         self.judge_to_restart = Program("tick/judge_to_restart", judge_to_restart, resolution)
+        # In a graph it is a branch beside write and refresh: nobody reads what it writes, and what it reads stays.
+        self.store = Program("tick/store", lambda: store(env), resolution) if in_graph else None
+        self._beside = torch.cuda.Stream(env.device) if in_graph else None
         self.observe = Program("tick/observe", lambda: observe(env), resolution)
         self.substeps = [
             Program(f"tick/substep{i}", lambda i=i: env.substep_manager.apply(i), resolution)
@@ -57,21 +66,38 @@ class Tick:
         else:
             sim.advance_and_refresh(self._env.cfg.decimation)
         self.judge_to_restart()
-        sim.write_state(self._env.written, self._env.restarted)
-        sim.refresh(self._env.written)
+        with self._stored_beside():
+            sim.write_state(self._env.written, self._env.restarted)
+            sim.refresh(self._env.written)
         self.observe()
+
+    @contextmanager
+    def _stored_beside(self) -> Iterator[None]:
+        """Store the transition on a stream of its own, beside what the caller enqueues."""
+        if self.store is None or self._beside is None:
+            yield
+            return
+        own = torch.cuda.current_stream(self._beside.device)
+        self._beside.wait_stream(own)
+        with torch.cuda.stream(self._beside):
+            self.store()
+        yield
+        own.wait_stream(self._beside)
 
     @torch.inference_mode(False)
     def rehearse(self) -> None:
         """Run the programs alone, so that they are compiled; the worlds hold nonsense afterwards."""
-        for program in (self.act_and_apply, *self.substeps, self.judge_to_restart, self.observe):
+        for program in self._programs():
             program()
 
     def report(self) -> dict[str, dict[str, Any]]:
         """Return what was asked for and what runs: of each program, and of the graph where there is one."""
-        programs = (self.act_and_apply, *self.substeps, self.judge_to_restart, self.observe)
-        rows = {program.name: program.report() for program in programs}
+        rows = {program.name: program.report() for program in self._programs()}
         return {self.graph.name: self.graph.report(), **rows} if self.graph.in_use else rows
+
+    def _programs(self) -> list[Program]:
+        store = [] if self.store is None else [self.store]
+        return [self.act_and_apply, *self.substeps, self.judge_to_restart, *store, self.observe]
 
 
 def act(env: Env) -> None:
@@ -128,10 +154,14 @@ def terminal_observation(env: Env) -> None:
     env.restarted.copy_(env.done | env.rewrite)
 
 
-def record(env: Env) -> None:
-    """The replay ring takes the transition; statistics of finished episodes close."""
+def store(env: Env) -> None:
+    """The replay ring takes the transition."""
     if env.ring is not None:
         env.ring.write(env.obs, env.action, env.reward, env.terminated, env.truncated, env.restarted, env.final_obs)
+
+
+def record(env: Env) -> None:
+    """Recorders see the transition; statistics of finished episodes close."""
     env.recorder_manager.record()
     env.stats.record(env.metric_manager.compute(), env.cause_counts)
 
@@ -170,7 +200,7 @@ def observe(env: Env) -> None:
         fill_rows(value, bad, 0.0)
 
 
-PARTS = (act, apply, judge, command, terminal_observation, record, restart, observe)
+PARTS = (act, apply, judge, command, terminal_observation, store, record, restart, observe)
 
 
 def stagger(env: Env) -> None:
