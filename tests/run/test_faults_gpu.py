@@ -22,6 +22,7 @@ import pytest
 import torch
 import torch._dynamo
 
+import tickgraph
 from tickgraph import cli
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.graph import DEBUG
@@ -88,6 +89,8 @@ class Command:
         mode = NAMED[device] if case.named else "auto"
         words = [f"{FILE}:{case.task}", "--device", device, "--execution", mode, *SMALL, *case.words]
         environ = {"TICKGRAPH_TEST_MARK": self.mark, "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
+        source = str(Path(tickgraph.__file__).parents[1])  # also where it is not installed
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tickgraph", "train", *words],
             cwd=folder,
