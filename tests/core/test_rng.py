@@ -7,7 +7,7 @@ import torch
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.rng import Rng, Stream, philox4x32_10, stream_id
+from tickgraph.core.rng import Rng, Stream, normals, philox4x32_10, stream_id
 
 ALL_ONES = 0xFFFFFFFF
 
@@ -90,6 +90,23 @@ def test_reserved_draws_are_the_same_words():
         assert torch.equal(stream.words("w", 9), reserved.words("w", 9))
         plain.advance(), table.advance()
         plain.set_seed(-3), table.set_seed(-3)
+
+
+def test_several_ticks_ahead_are_the_draws_of_each():
+    single, stream = make(8, first_row=2)
+    several, _ = make(8, first_row=2)
+    ahead = several.ahead({"events/push/w": 5, "events/push/n": 4}, ticks=3)
+    for rng in (single, several):
+        rng.tick.fill_(ALL_ONES - 1)  # the third is counter 0 again
+    words, noise = ahead.words()
+    assert several.tick.item() == ALL_ONES - 1, "a draw advances nothing"
+    for tick in range(3):
+        assert torch.equal(words[tick], stream.words("w", 5))
+        assert torch.equal(normals(noise)[tick], stream.normal("n", 4))
+        single.advance()
+    several.advance(3)
+    assert torch.equal(several.tick, single.tick)
+    assert torch.equal(ahead.words()[0][0], stream.words("w", 5))
 
 
 def test_one_id_for_two_paths_is_an_error():

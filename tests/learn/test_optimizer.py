@@ -7,7 +7,7 @@ import torch
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn.networks import Critic
-from tickgraph.learn.optimizer import Adam, NetworkStep, learning_rate
+from tickgraph.learn.optimizer import Adam, NetworkStep, factor_table, learning_rate
 from tickgraph.learn.storage import Storage, declare
 
 K = 10_000
@@ -110,3 +110,26 @@ def test_a_bad_step_touches_nothing(bad):
     before = [value.clone() for value in state]
     assert not step.apply(loss, grad, statistics, factors)
     assert all(torch.equal(old, new) for old, new in zip(before, state, strict=True))
+
+
+@pytest.mark.parametrize("decay", [0.0, 1e-3])
+def test_factors_in_one_table_are_those_of_one_number_at_a_time(decay):
+    """To the bit: Adam's formula of scalars, at steps of which some optimisers have skipped more than others."""
+    arena = Arena("cpu")
+    adams = [Adam(torch.zeros(4), arena, name, (0.9, 0.95), decay) for name in ("critic", "actor")]
+    adams.append(Adam(torch.zeros(()), arena, "alpha", (0.9, 0.95)))
+    for trial in range(40):
+        counts = (torch.tensor(trial * 37), torch.tensor(trial * 11), torch.tensor(trial * 7))
+        for adam, steps in zip(adams, (trial, 3 * trial, 1000 * trial), strict=True):
+            adam.steps.fill_(steps)
+        rates = learning_rate(torch.stack(counts), torch.tensor(1000), 3e-4, 1.5e-4, 20)
+        table = factor_table(adams, rates)
+        assert table.shape == (3, 4)
+        for row, count, adam in zip(table, counts, adams, strict=True):
+            rate = learning_rate(count, torch.tensor(1000), 3e-4, 1.5e-4, 20)
+            step = (adam.steps + 1).to(torch.float32)
+            size = -rate / torch.expm1(step * math.log(0.9))
+            spread = torch.rsqrt(-torch.expm1(step * math.log(0.95)))
+            wanted = torch.stack((size, spread, 1.0 - rate * decay, rate))
+            assert torch.equal(row, wanted)
+            assert torch.equal(adam.factors(rate), row[: 3 if adam.decay else 2])

@@ -221,6 +221,40 @@ def test_a_row_that_stays_bad_repeats_the_first_good_one():
     assert {world for _, world in history.check(batch)} == {0, 1}
 
 
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_batches_of_several_updates_are_those_of_each(n_step):
+    """Among them one that has a bad row and repeats its own first good one, not that of the batch before."""
+    history = History(slots=12, worlds=8, n_step=n_step, batch=32, boundary_rows=1, redraw_rounds=1)
+    for _ in range(n_step):
+        history.write(truncated=range(1, 8))
+    for _ in range(n_step):
+        history.write()
+    history.ring.publish()
+    other = Rng(Arena("cpu"), 32, seed=7)
+    words = other.ahead({"learner/replay/rows": history.ring.draw_lanes}, ticks=4).words()[0]
+    several, firsts = history.ring.sample_batches(words), []
+    for update in range(4):
+        batch = history.ring.sample(history.draw)
+        for mine, wanted in zip(several, batch, strict=True):
+            assert torch.equal(mine[update], wanted)
+        history.check(batch)
+        begin = batch.actor_obs[:32, 0].tolist()
+        start = (words[update, :, :2] * n_step) >> 32
+        world = (words[update, :, 2:] * 8) >> 32
+        # Whole is world 0, and world 1 in the last of the ticks that end: the table has one row.
+        good = [[w == 0 or (w == 1 and t == n_step - 1) for t, w in zip(*pair, strict=True)]
+                for pair in zip(start.tolist(), world.tolist(), strict=True)]  # fmt: skip
+        first = next(row for row in range(32) if any(good[row]))
+        wanted = [row if any(good[row]) else first for row in range(32)]
+        picks = [good[row].index(True) for row in wanted]
+        assert begin == [100.0 * start[r, p] + world[r, p] for r, p in zip(wanted, picks, strict=True)]
+        assert wanted != list(range(32))
+        firsts.append(begin[first])
+        assert batch.redraws.item() == sum(2 if not any(row) else row.index(True) for row in good)
+        history.rng.advance()
+    assert len(set(firsts)) > 1, "batches fall back to rows of their own"
+
+
 def test_samples_depend_on_the_update_alone():
     first, second = History(), History()
     for history in (first, second):

@@ -13,7 +13,7 @@ from tickgraph.learn import flashsac
 from tickgraph.learn.explore import Explorer
 from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
 from tickgraph.learn.replay import Ring
-from tickgraph.learn.update import UpdateCycle
+from tickgraph.learn.update import Drawn, UpdateCycle
 
 WORLDS, OBS, CRITIC_OBS, ACTIONS = 4, 5, 6, 2
 NO = torch.zeros(WORLDS, dtype=torch.bool)
@@ -139,6 +139,35 @@ def test_cycles_of_one_and_of_four_updates_are_the_same_run():
         first.cycle()
     second.cycle()
     assert same(first.numbers(), second.numbers())
+
+
+def test_a_cycle_draws_what_its_updates_would_one_by_one():
+    rig = Rig(updates=3)
+    learner, cycles = rig.learner, []
+    for _ in range(2):
+        wanted, rng, start = [], learner.rng, learner.rng.tick.clone()
+        for _ in range(3):
+            batch = learner.prepare(rig.ring.sample(learner.replay_draw))
+            wanted.append((batch, [learner.noise_draw.normal(name, ACTIONS) for name in ("policy", "successor")]))
+            rng.advance()
+        rng.tick.copy_(start)
+        drawn = Drawn(*rig.cycle._draw())
+        assert rng.tick.item() == start.item() + 3
+        for index, (batch, noise) in enumerate(wanted):
+            mine = (*drawn.batch(index), drawn.noise[index], drawn.next_noise[index])
+            for found, expected in zip(mine, (*batch, *noise), strict=True):
+                assert torch.equal(found, expected) and found.data_ptr() % 16 == 0, "compiled code copies others"
+        cycles.append(drawn)
+    for name, first, second in zip(Drawn._fields, *cycles, strict=True):
+        assert not torch.equal(first, second) or name == "redraws", name
+
+
+def test_the_words_of_an_earlier_version_s_state_are_left_out():
+    rig = Rig(updates=1)
+    state = rig.learner.state_dict()
+    rig.learner.load_state_dict(state | {"learner/rng/words": torch.zeros(16, 20, dtype=torch.int64)})
+    with pytest.raises(TickgraphError, match="unknown"):
+        rig.learner.load_state_dict(state | {"learner/rng/other": torch.zeros(1)})
 
 
 def test_a_restored_learner_goes_on_to_the_bit():

@@ -16,6 +16,7 @@ from tickgraph.core.program import BACKEND_CANNOT, ILLEGAL, resolve_execution
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.explore import Explorer
+from tickgraph.learn.learner import FORMER
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run import checkpoint, manifest
 from tickgraph.run.config import Task
@@ -163,7 +164,7 @@ class Trainer:
         """
         try:
             self.env.load_state_dict(saved.state["env"])
-            learn = dict(saved.state["learn"])
+            learn = {name: value for name, value in saved.state["learn"].items() if name not in FORMER}
             acting = {name: name.replace(PENDING, POLICY) for name in self.arena if name.startswith(PENDING)}
             learn |= {name: learn[other] for name, other in acting.items() if other in learn}
             if not saved.extra["replay"]:
