@@ -13,8 +13,8 @@ from tickgraph.bench._learner_paths import PATHS, available, chosen
 from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
 from tickgraph.bench._verify_checks import References, Row, Subject
 from tickgraph.cli import main as cli
-from tickgraph.core.rng import Rng, Stream
-from tickgraph.learn import flashsac, optimizer
+from tickgraph.core.rng import Rng
+from tickgraph.learn import flashsac, optimizer, update
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.optimizer import Adam, NetworkStep
 from tickgraph.learn.replay import Ring
@@ -139,31 +139,27 @@ def rate_falls_too_fast(patch):
 
 
 def truncation_ends_the_value(patch):
-    sample = Ring.sample
+    sample = Ring.sample_batches
 
-    def changed(self, draw):
-        batch = sample(self, draw)
+    def changed(self, words):
+        batch = sample(self, words)
         return batch._replace(discount=torch.zeros_like(batch.discount))
 
-    patch.setattr(Ring, "sample", changed)
+    patch.setattr(Ring, "sample_batches", changed)
 
 
 def constant_sample(patch):
-    words = Stream.words
-
-    def changed(self, name, lanes):
-        return torch.zeros_like(words(self, name, lanes)) if name == "rows" else words(self, name, lanes)
-
-    patch.setattr(Stream, "words", changed)
+    sample = Ring.sample_batches
+    patch.setattr(Ring, "sample_batches", lambda self, words: sample(self, torch.zeros_like(words)))
 
 
 def draws_never_advance(patch):
-    patch.setattr(Rng, "advance", lambda self: None)
+    patch.setattr(Rng, "advance", lambda self, ticks=1: None)
 
 
 def noise_of_the_process(patch):
-    normal = Stream.normal
-    patch.setattr(Stream, "normal", lambda self, *given: torch.randn_like(normal(self, *given)))
+    normals = update.normals
+    patch.setattr(update, "normals", lambda words: torch.randn_like(normals(words)))
 
 
 def statistics_are_not_guarded(patch):

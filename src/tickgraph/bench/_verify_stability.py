@@ -86,7 +86,7 @@ def draws_differ(subject: Subject, rig: LearnerRig) -> Row:
         for other in (False, False, True):  # from one state, with the next draws twice and then with others
             rig.restore(start)
             if other:
-                rig.learner.rng.advance(1000)
+                rig.learner.rng.tick += 1000
             rig.wait()
             rig.run()
             results.append(learner_tensors(rig)["critic_adam/moment1/" + _first_weight(rig)])
