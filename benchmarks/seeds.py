@@ -82,6 +82,11 @@ REFERENCES = {
         "gradients by autograd, no kernels, float32 products without TF32; ticks and updates in the CUDA graphs of the "
         "fast path where there are any; `verify learner` holds this form to the eager reference",
     ),
+    "graph-tf32": (
+        "--train.learner-kernels autograd --train.algo.bf16 False".split(),
+        "gradients by autograd, no kernels, products in TF32 as the task says; ticks and updates in the CUDA graphs of "
+        "the fast path where there are any; `verify learner` holds this form to the eager reference",
+    ),
     "eager": (
         [*PLAIN, "--execution", "eager"],
         "gradients by autograd, no kernels, float32 products without TF32; ticks and updates eager, one after the "
