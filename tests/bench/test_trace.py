@@ -104,6 +104,10 @@ def test_memory_that_grows_is_seen_and_free_memory_counts_the_other_way():
     assert proof.growth(before, dict(before))["holds"]
     after = {"torch_bytes": 100, "warp_bytes": 5, "device_free_bytes": 900}
     assert proof.growth(before, after) == {"holds": False, "growth": {"torch_bytes": 0, "device_free_bytes": 100}}
+    crowd = {"device_other_bytes": 3 << 30}
+    found = proof.growth(before | {"device_other_bytes": 1 << 30}, after | crowd)
+    assert found == {"holds": True, "growth": {"torch_bytes": 0, "device_free_bytes": None}}
+    assert not proof.growth(before | crowd, after | crowd | {"torch_bytes": after["torch_bytes"] + 1})["holds"]
 
 
 def test_a_recorded_trace_reads_back(tmp_path):

@@ -17,6 +17,7 @@ import torch
 import torch._dynamo
 
 from tickgraph import cli
+from tickgraph.bench._proof import OWN_CONTEXT, device_memory
 from tickgraph.env.env import Env
 from tickgraph.run import checkpoint, manifest
 from tickgraph.run.evaluate import POLICY
@@ -141,11 +142,16 @@ def in_use(device: str) -> int:
     return total - free
 
 
+def alone_there(device: str) -> bool:
+    """Return whether no other process has work on the GPU, whose free memory then says something of ours."""
+    return device != "cuda" or (device_memory()["device_other_bytes"] or 0) < OWN_CONTEXT
+
+
 @pytest.mark.parametrize(
     "place", [pytest.param(CPU, id="cpu", marks=pytest.mark.long), pytest.param(CUDA, id="cuda", marks=GPU)]
 )
 def test_environments_built_and_closed_leave_nothing(place: Place) -> None:
-    used = []
+    used, alone = [], [alone_there(place.device)]
     for _ in range(30):
         env = Env(cartpole_swingup().env, WORLDS, place.device, "mjwarp", place.fast)
         for _ in range(5):
@@ -156,7 +162,8 @@ def test_environments_built_and_closed_leave_nothing(place: Place) -> None:
         del env
         used.append(in_use(place.device))
     print(f"{place.device}: MiB in use after cycles 1, 5, 9, .. 29: {[used[i] // MIB for i in range(0, 30, 4)]}")
-    assert used[29] - used[4] <= (BLOCK if place.device == "cuda" else 30 * MIB)
+    alone.append(alone_there(place.device))
+    assert not all(alone) or used[29] - used[4] <= (BLOCK if place.device == "cuda" else 30 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +192,7 @@ def test_ten_thousand_iterations_take_no_more_memory_than_a_hundred(
     monkeypatch.setattr(Trainer, "_iterate", watched)
     # One more, so that the last hundred is looked at.
     words = ("--iterations", str(iterations + 1), "--train.checkpoint-interval", "1000000")
+    alone = [alone_there(place.device)]
     run = train("long", place, place.fast, *words)
     assert len(rows(run)) == iterations + 1
     assert sorted(seen) == list(range(100, iterations + 1, 100))
@@ -198,5 +206,6 @@ def test_ten_thousand_iterations_take_no_more_memory_than_a_hundred(
         f"device {free[100]}, {free[iterations]}; main memory {slope.item():.1f} bytes an iteration, {growth} in all"
     )
     assert allocated[100] == allocated[iterations]
-    assert free[1_000] - free[iterations] <= (BLOCK if place.device == "cuda" else 0)
+    alone.append(alone_there(place.device))
+    assert not all(alone) or free[1_000] - free[iterations] <= (BLOCK if place.device == "cuda" else 0)
     assert slope < 2048 and growth < 16 * MIB

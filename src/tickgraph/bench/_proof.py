@@ -9,6 +9,7 @@ from typing import Any
 
 from tickgraph.bench._trace import Trace, record
 
+OWN_CONTEXT = 2 << 30  # bytes that one process holds at most on a device beside torch's and Warp's: context and kernels
 ITERATIONS = 100
 _FORBIDDEN = ("kernel launch", "synchronisation", "blocking copy", "copy", "allocation", "capture")
 
@@ -60,7 +61,8 @@ def judge(trace: Trace, graphs: int, iterations: int) -> dict[str, Any]:
 
 
 def device_memory() -> dict[str, int | None]:
-    """Return the bytes that torch has allocated, that Warp's pool uses, and that the device has free.
+    """Return the bytes that torch has allocated, that Warp's pool uses, that the device has free, and that are in use
+    there beyond what torch and Warp hold.
 
     Waits for the device. Warp's are None where Warp is not loaded.
     """
@@ -71,10 +73,12 @@ def device_memory() -> dict[str, int | None]:
     warp, pool = sys.modules.get("warp"), None
     if warp is not None and warp.is_mempool_supported(f"cuda:{torch.cuda.current_device()}"):
         pool = int(warp.get_mempool_used_mem_current(f"cuda:{torch.cuda.current_device()}"))
+    free, total = torch.cuda.mem_get_info()
     return {
         "torch_bytes": int(torch.cuda.memory_allocated()),
         "warp_bytes": pool,
-        "device_free_bytes": int(torch.cuda.mem_get_info()[0]),
+        "device_free_bytes": int(free),
+        "device_other_bytes": int(total - free - torch.cuda.memory_reserved() - (pool or 0)),
     }
 
 
@@ -82,8 +86,7 @@ def memory_proof(run: Callable[[], object], first: int, last: int) -> dict[str, 
     """Play iterations and compare memory after `first` of them with memory after `last`.
 
     Returns:
-        {holds, iterations: [first, last], before, after, growth}: it holds when every figure is the same. On the device
-        other processes count too, so a machine of one's own is needed.
+        {holds, iterations: [first, last], before, after, growth}, see `growth`.
     """
     for _ in range(first):
         run()
@@ -95,10 +98,17 @@ def memory_proof(run: Callable[[], object], first: int, last: int) -> dict[str, 
 
 
 def growth(before: dict[str, int | None], after: dict[str, int | None]) -> dict[str, Any]:
-    """Return {holds, growth}: by how many bytes each figure of memory in use grew."""
-    grown = {}
+    """Return {holds, growth}: by how many bytes each figure of memory in use grew; it holds when all stand still.
+
+    What is free on the device is None, and not judged, where other processes have work there too.
+    """
+    grown: dict[str, int | None] = {}
+    shared = any((figures.get("device_other_bytes") or 0) > OWN_CONTEXT for figures in (before, after))
     for name, was in before.items():
         now = after[name]
-        if was is not None and now is not None:
-            grown[name] = was - now if name == "device_free_bytes" else now - was
+        if was is None or now is None or name == "device_other_bytes":
+            continue
+        grown[name] = now - was
+        if name == "device_free_bytes":
+            grown[name] = None if shared else was - now
     return {"holds": not any(grown.values()), "growth": grown}

@@ -200,8 +200,9 @@ def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
                 f"launches, graph nodes {row['graph_nodes']}"
             )
         if row.get("memory_growth"):
-            grown = ", ".join(f"{name} {value:+,}" for name, value in row["memory_growth"].items())
-            lines.append(f"memory from tick {row['memory_ticks'][0]} to {row['memory_ticks'][1]}: {grown}")
+            lines.append(
+                f"memory from tick {row['memory_ticks'][0]} to {row['memory_ticks'][1]}: {_grown(row['memory_growth'])}"
+            )
     proof = ratio.get("capture_proof")
     if proof:
         calls = ", ".join(f"{name} {count}" for name, count in proof["api_calls"].items())
@@ -210,9 +211,17 @@ def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
         lines.append(f"capture over {proof['iterations']} {what} {said}: {calls}")
     memory = ratio.get("memory_proof")
     if memory:
-        grown = ", ".join(f"{name} {value:+,}" for name, value in memory["growth"].items())
-        lines.append(f"memory from iteration {memory['iterations'][0]} to {memory['iterations'][1]}: {grown}")
+        first, last = memory["iterations"]
+        lines.append(f"memory from iteration {first} to {last}: {_grown(memory['growth'])}")
     return lines
+
+
+def _grown(growth: dict[str, int | None]) -> str:
+    """Return by how much each figure of memory grew, as words."""
+    return ", ".join(
+        f"{name} {value:+,}" if value is not None else f"{name} not judged, as others use the device"
+        for name, value in growth.items()
+    )
 
 
 def _iteration_facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
