@@ -352,7 +352,8 @@ def test_graphs_compute_what_the_reference_says_and_keep_on_doing_so(algo):
     device = torch.device("cuda")
     spec = with_algo(LearnerSpec(algo, DIMS, 2, 16, 64, updates=2), policy_period=2)
     paths = [PATHS[name] for name in ("captured-eager", "graph")]
-    made = verify_learner.Case(spec, device, paths, ("fp32", "bf16"), 1000, (2,), (2,))  # others compile for minutes
+    precisions = ("fp32", "bf16") if algo is FLASHSAC else ("fp32",)  # what each has on a GPU, or is exact in
+    made = verify_learner.Case(spec, device, paths, precisions, 1000, (2,), (2,))  # other paths compile for minutes
     rows = verify_learner.verify(made)
     assert not failed(rows), [row for row in rows if not row.ok]
     (memory,) = [row for row in rows if row.check == "constant memory"]

@@ -24,6 +24,9 @@ class PlainAdam:
         first, second: moments to begin with, copied.
         steps: how many steps these have behind them.
         betas, decay: of AdamW.
+
+    Attributes:
+        given: gradients to take in place of those that `step` is called with, None for none.
     """
 
     eps = 1e-8
@@ -40,11 +43,13 @@ class PlainAdam:
         self.parameters, self.steps, self.betas, self.decay = dict(parameters), steps, betas, decay
         self.first = {name: first[name].detach().clone() for name in self.parameters}
         self.second = {name: second[name].detach().clone() for name in self.parameters}
+        self.given: Mapping[str, Tensor] | None = None
 
     @torch.no_grad()
     def step(self, grads: Mapping[str, Tensor], rate: float) -> None:
         """Take one step at a rate."""
         self.steps += 1
+        grads = grads if self.given is None else self.given
         beta1, beta2 = self.betas
         bias1, bias2 = 1.0 - beta1**self.steps, 1.0 - beta2**self.steps
         for name, parameter in self.parameters.items():
