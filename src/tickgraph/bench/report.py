@@ -185,6 +185,14 @@ def _parts(parts: Sequence[dict[str, Any]]) -> Any:
     return table
 
 
+_COUNTS = {
+    "host_syncs_per_tick": "host synchronisations",
+    "graph_launches_per_tick": "graph launches",
+    "kernel_launches_per_tick": "kernel launches",
+    "graph_nodes": "graph nodes",
+}
+
+
 def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return what a measurement says beside its times, as lines."""
     lines = _learner_facts(ratio) if "fastest" in ratio else []
@@ -194,11 +202,8 @@ def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
     lines += _iteration_facts(ratio, rows)
     for row in rows:
         if row.get("host_syncs_per_tick") is not None:
-            lines.append(
-                f"{row['arm']}, a tick: {row['host_syncs_per_tick']:g} host synchronisations, "
-                f"{row['graph_launches_per_tick']:g} graph launches, {row['kernel_launches_per_tick']:g} kernel "
-                f"launches, graph nodes {row['graph_nodes']}"
-            )
+            counts = [f"{row[key]:g} {words}" for key, words in _COUNTS.items() if row.get(key) is not None]
+            lines.append(f"{row['arm']}, a tick: {', '.join(counts)}")
         if row.get("memory_growth"):
             lines.append(
                 f"memory from tick {row['memory_ticks'][0]} to {row['memory_ticks'][1]}: {_grown(row['memory_growth'])}"
