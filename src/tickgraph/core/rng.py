@@ -12,7 +12,10 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 
-_WORD = 0xFFFFFFFF
+MOST_ROWS = 1 << 32
+"""Worlds that have words of their own: an id is a word of the counter."""
+
+_WORD = MOST_ROWS - 1
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
@@ -87,7 +90,7 @@ class Rng:
     """
 
     def __init__(self, arena: Arena, rows: int, seed: int, first_row: int = 0, prefix: str = "rng") -> None:
-        if not 0 <= first_row <= first_row + rows <= _WORD + 1:
+        if not 0 <= first_row <= first_row + rows <= MOST_ROWS:
             raise TickgraphError(f"rows {first_row} to {first_row + rows} do not fit the 32 bits of a world id")
         self.rows = rows
         self.device = arena.device

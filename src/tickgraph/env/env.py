@@ -13,7 +13,7 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.core.judge import Blocker, judge_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
-from tickgraph.core.rng import Rng
+from tickgraph.core.rng import MOST_ROWS, Rng
 from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
 from tickgraph.env.blockers import build_blocker, host_state_blockers
@@ -98,6 +98,11 @@ class Env:
         self.num_envs = cfg.num_envs if num_envs is None else num_envs
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int) or self.num_envs < 1:
             raise TickgraphError(f"num_envs is {self.num_envs}, expected a whole number of at least 1")
+        if self.num_envs > MOST_ROWS:
+            raise TickgraphError(
+                f"num_envs is {self.num_envs}, expected at most {MOST_ROWS} (2^32), as many as random words can be "
+                "told apart for: use fewer worlds"
+            )
         if cfg.decimation < 1:
             raise TickgraphError(f"decimation is {cfg.decimation}, expected a whole number of at least 1")
         if not cfg.episode_length_s > 0:
