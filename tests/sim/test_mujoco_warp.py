@@ -128,6 +128,68 @@ def test_the_refresh_behind_a_step_leaves_to_the_next_step_what_only_that_reads(
         assert all(torch.equal(mine[name], full[name]) for name in read)
 
 
+def test_whatever_was_played_a_replay_begins_with_nothing_left_out(device):
+    """A replay runs no Python that could ask: played here as where graphs are replayed, on a CPU by its own methods."""
+    sim, _ = make(go2_scene(), num_envs=3, backend="mjwarp", views=("qpos",), device=device)
+    sim._leaves_out = False
+    nobody, second, read = mask(0, 0, 0, device=device), mask(0, 1, 0, device=device), sim._wp.to_torch
+    stream = torch.cuda.Stream() if device == "cuda" else None
+    enqueued = contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
+
+    def left_out() -> bool:
+        arrays = [read(array) for array in (sim._data.cinert, sim._data.geom_xpos)]
+        before = [array.clone() for array in arrays]
+        sim.refresh(nobody)
+        return not all(map(torch.equal, arrays, before))
+
+    def tick() -> None:
+        sim.advance_and_refresh(1)
+        sim.advance_and_refresh(1)
+        sim.stage_from_state()
+        sim.staging_qpos[:, 2] += 0.1
+        sim.write_state(second, nobody)
+        sim.refresh(second)
+
+    def scoped(play):
+        def run() -> None:
+            with sim.capture_scope(stream):
+                play()
+
+        return run
+
+    def step() -> None:
+        sim.advance_and_refresh(1)
+
+    pieces = [step, scoped(tick), step, scoped(step), tick, scoped(step), step]
+    with enqueued:
+        if device == "cuda":
+            for play in (tick, step):
+                scoped(play)()
+                graph = torch.cuda.CUDAGraph()
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                    scoped(play)()
+                pieces += [graph.replay, graph.replay, step, graph.replay]
+        for number, piece in enumerate(pieces):
+            piece()
+            assert not left_out(), number
+        with sim.capture_scope(stream):  # within, something is
+            step()
+            inside = read(sim._data.cinert).clone()
+        assert not torch.equal(inside, read(sim._data.cinert)) and not left_out()
+
+
+def test_a_view_of_geoms_that_is_declared_behind_a_step_is_of_its_state():
+    sim = make_backend("mjwarp", go2_scene(), 2, "cpu", Arena("cpu"))
+    places = sim._wp.to_torch(sim._data.geom_xpos)
+    sim.ctrl[:] = 0.3
+    sim.advance_and_refresh(5)
+    stale = places.clone()
+    view = sim.view("geom_xpos").clone()
+    sim.refresh(mask(0, 0))
+    assert torch.equal(view, sim.view("geom_xpos")) and not torch.equal(view, stale)
+
+
 def test_a_refresh_of_all_worlds_gives_unwritten_ones_the_same_bytes(device):
     sim, _ = make(go2_scene(), backend="mjwarp", device=device)
     sim.ctrl[:] = 0.3

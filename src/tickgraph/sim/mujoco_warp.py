@@ -79,6 +79,11 @@ class MujocoWarpBackend(Backend):
         self._smooth = importlib.import_module("mujoco_warp._src.smooth")
         self._streams: dict[int, Any] = {}
         self._graphs: list[Any] = []
+        # A graph that is replayed runs no Python, which alone knows what a refresh has left out. So on a GPU nothing is
+        # left out but within `capture_scope`, whose end makes up for it: every replay begins and ends with nothing left
+        # out. On a CPU nothing is replayed.
+        self._leaves_out = device.type != "cuda"
+        self._incomplete = False
         self._mjmodel = _supported(scene)
         self._step_alone = [getattr(self._smooth, name, None) for name in _STEP_ALONE]
         if _senses_geoms(self._mjmodel):
@@ -94,7 +99,6 @@ class MujocoWarpBackend(Backend):
             self._adopt("ctrl", self.ctrl)
         for name in ("qpos", "qvel", "qacc", "actuator_force", "sensordata"):
             self.view(name)
-        self._incomplete = False
         with self._launching():
             self._light_refresh()
 
@@ -105,8 +109,9 @@ class MujocoWarpBackend(Backend):
             for i in range(n):
                 with self._known_positions() if i == 0 else nullcontext():
                     self._mjw.step(self._model, self._data)
-            self._light_refresh(lambda kernel: kernel not in self._step_alone)
-            self._incomplete = True
+            left_out = self._step_alone if self._leaves_out else ()
+            self._light_refresh(lambda kernel: kernel not in left_out)
+            self._incomplete = bool(left_out)
             d, k = self._data, self._kernels
             self._wp.launch(k.count_contacts, dim=d.naconmax, inputs=[d.nacon, d.contact.worldid, self._contacts])
             watched = [self._masks, d.nacon, d.ncollision, d.nefc, self._contacts, d.overflow]
@@ -139,21 +144,27 @@ class MujocoWarpBackend(Backend):
     def capture_scope(self, stream: torch.cuda.Stream) -> Iterator[None]:
         """Enqueue on this stream, and take part in a capture that torch has begun there."""
         if self.device.type != "cuda":
-            yield
+            with self._completed_at_the_end():
+                yield
             return
         wp, own = self._wp, self._stream(stream)
         # Warp's own stream is not waited for: it holds none of our work, and a capture may not depend on it.
         with wp.ScopedStream(own, sync_enter=False):
             if not torch.cuda.is_current_stream_capturing():
-                yield
+                with self._completed_at_the_end():
+                    yield
                 return
+            incomplete = self._incomplete
             wp.capture_begin(stream=own, external=True)
             try:
-                yield
+                with self._completed_at_the_end():
+                    yield
             except BaseException:
                 with suppress(RuntimeError):
                     wp.capture_end(stream=own)
                 raise
+            finally:
+                self._incomplete = incomplete  # nothing of a capture has run
             self._graphs.append(wp.capture_end(stream=own))  # keeps modules and memory of the capture
 
     def physics(self) -> tuple[Any, Any]:
@@ -336,6 +347,17 @@ class MujocoWarpBackend(Backend):
                 self._mjw.com_pos(self._model, self._data)
         self._incomplete = False
 
+    @contextmanager
+    def _completed_at_the_end(self) -> Iterator[None]:
+        """Let refreshes behind a step leave out what only a step reads, and compute it at the end if none has since."""
+        outer, self._leaves_out = self._leaves_out, True
+        try:
+            yield
+            with self._launching():
+                self._complete()
+        finally:
+            self._leaves_out = outer
+
     def _launching(self) -> AbstractContextManager[Any]:
         """Return a context in which Warp works on our device, and on a GPU on the stream that torch is on."""
         if self.device.type != "cuda":
@@ -356,9 +378,10 @@ class MujocoWarpBackend(Backend):
             setattr(self._data, name, self._wp.from_torch(tensor, dtype=array.dtype))
 
     def _attach_view(self, name: str, tensor: Tensor) -> None:
-        if name in ("geom_xpos", "geom_xmat"):
-            del self._step_alone[1:]
         with self._launching():
+            self._complete()
+            if name in ("geom_xpos", "geom_xmat"):
+                del self._step_alone[1:]
             if name not in ("qpos", "qvel"):  # geoms of the world never move, so their first values are their last
                 tensor.copy_(self._wp.to_torch(getattr(self._data, name)).view(tensor.shape))
             self._adopt(name, tensor)
