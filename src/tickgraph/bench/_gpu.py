@@ -113,6 +113,7 @@ class PhysicsArm:
                     after.record(self.stream)
                     pairs[-1].append((before, after))
                 self._wrong += self._strays(tick)
+            sim.refresh(self._env.all_worlds)  # which a tick begins behind, and a bare step does not end in
         torch.cuda.synchronize()
         self.stray_share = int(self._wrong) / (len(trace) * self._env.num_envs)
         if self.stray_share > STRAY_SHARE:
