@@ -22,7 +22,9 @@ _NEEDS = {"_cdof": "_compute_body_matrices"}
 
 
 class Launches:
-    """Has the functions of ``mujoco_warp._src.smooth`` launch as a refresh wants it.
+    """Has the functions of ``mujoco_warp._src.smooth`` launch as a refresh wants it, by a name of that module's.
+
+    So backends of one process take turns: no two threads may refresh at a time.
 
     Args:
         warp: the module.
