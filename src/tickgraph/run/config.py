@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.rng import MOST_ROWS
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.learn.build import algo_name, check_algo
 from tickgraph.learn.flashsac import FlashSacCfg
@@ -157,6 +158,10 @@ class EvaluationCfg:
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise TickgraphError(f"evaluation.episodes is {self.episodes}, expected a whole number of at least 1")
+        if self.episodes > MOST_ROWS:
+            raise TickgraphError(
+                f"evaluation.episodes is {self.episodes}, expected at most {MOST_ROWS} (2^32): each is a world of its own"
+            )
         if self.episode_s is not None and not self.episode_s > 0:
             raise TickgraphError(f"evaluation.episode_s is {self.episode_s}, expected more than 0 seconds")
 
