@@ -160,7 +160,7 @@ class EvaluationCfg:
             raise TickgraphError(f"evaluation.episodes is {self.episodes}, expected a whole number of at least 1")
         if self.episodes > MOST_ROWS:
             raise TickgraphError(
-                f"evaluation.episodes is {self.episodes}, expected at most {MOST_ROWS} (2^32): each is a world of its own"
+                f"evaluation.episodes is {self.episodes}, expected at most {MOST_ROWS} (2^32): each is a world"
             )
         if self.episode_s is not None and not self.episode_s > 0:
             raise TickgraphError(f"evaluation.episode_s is {self.episode_s}, expected more than 0 seconds")
