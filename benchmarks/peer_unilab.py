@@ -29,7 +29,7 @@ import time
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -43,7 +43,7 @@ from tickgraph.bench._figures import median_with_interval, times
 from tickgraph.bench._gpu import device_times
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision
 from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_of, with_algo
-from tickgraph.bench._options import Parser, count, counts, say, target
+from tickgraph.bench._options import Parser, count, counts, run_script, say, target
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.precision import set_precision
@@ -545,14 +545,5 @@ def _parser() -> Parser:
     return parser
 
 
-def run(call: Callable[[], int]) -> int:
-    """Return the exit code, with an error of the arguments as one line."""
-    try:
-        return call()
-    except TickgraphError as error:
-        say(f"error: {error}")
-        return 2
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run_script(main))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tickgraph.bench._options import run_script
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.files import read_json, write_atomically
 from tickgraph.tasks.registry import load
@@ -252,8 +253,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except TickgraphError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run_script(main))

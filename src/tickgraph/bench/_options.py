@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,15 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise TickgraphError(f"{self.prog}: {message}; see `{self.prog} --help`")
+
+
+def run_script(call: Callable[[], int]) -> int:
+    """Return a script's exit code, with what the user has to mend as one line."""
+    try:
+        return call()
+    except TickgraphError as error:
+        say(f"error: {error}")
+        return 2
 
 
 def say(text: str) -> None:

@@ -16,6 +16,13 @@ THREADS = wp.constant(32)
 ROW_THREADS = wp.constant(64)  # of `clear_rows`, for rows that are long
 
 
+@wp.func
+def clear(rows: wp.array2d(dtype=float), world: int, first: int, threads: int):
+    """Clear a thread's columns of a world's row."""
+    for i in range(first, rows.shape[1], threads):
+        rows[world, i] = 0.0
+
+
 @wp.kernel
 def write_rows(
     written: wp.array(dtype=wp.bool),
@@ -50,19 +57,14 @@ def write_rows(
         return
     if first == 0:
         time[world] = 0.0
-    for i in range(first, qvel.shape[1], THREADS):
-        qacc[world, i] = 0.0
-        qacc_warmstart[world, i] = 0.0
-        qfrc_applied[world, i] = 0.0
-    for i in range(first, ctrl.shape[1], THREADS):
-        ctrl[world, i] = 0.0
-    for i in range(first, actuator_force.shape[1], THREADS):
-        actuator_force[world, i] = 0.0
-    for i in range(first, act.shape[1], THREADS):
-        act[world, i] = 0.0
-        act_dot[world, i] = 0.0
-    for i in range(first, xfrc_applied.shape[1], THREADS):
-        xfrc_applied[world, i] = 0.0
+    clear(qacc, world, first, THREADS)
+    clear(qacc_warmstart, world, first, THREADS)
+    clear(qfrc_applied, world, first, THREADS)
+    clear(ctrl, world, first, THREADS)
+    clear(actuator_force, world, first, THREADS)
+    clear(act, world, first, THREADS)
+    clear(act_dot, world, first, THREADS)
+    clear(xfrc_applied, world, first, THREADS)
     for i in range(first, sensordata.shape[1], THREADS):
         if last_substep[i]:
             sensordata[world, i] = 0.0
@@ -80,14 +82,10 @@ def clear_rows(
     world, first = wp.tid()
     if not mask[world]:
         return
-    for i in range(first, a.shape[1], ROW_THREADS):
-        a[world, i] = 0.0
-    for i in range(first, b.shape[1], ROW_THREADS):
-        b[world, i] = 0.0
-    for i in range(first, c.shape[1], ROW_THREADS):
-        c[world, i] = 0.0
-    for i in range(first, d.shape[1], ROW_THREADS):
-        d[world, i] = 0.0
+    clear(a, world, first, ROW_THREADS)
+    clear(b, world, first, ROW_THREADS)
+    clear(c, world, first, ROW_THREADS)
+    clear(d, world, first, ROW_THREADS)
 
 
 @wp.kernel
