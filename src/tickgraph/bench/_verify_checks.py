@@ -29,9 +29,9 @@ from tickgraph.run.precision import set_precision
 
 # Largest relative L2 error of one tensor, by the precision of the matrix products.
 STATE_LIMITS = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2}
-# Of Adam's moments where they are made of the path's own gradients: a ReLU that rounds to the other side changes the
-# gradient of its unit's offset by percents, and a dozen of two million do. Amid training a float32 path has the share
-# 1 - beta1^n of it after n updates.
+# Of Adam's moments where they are made of the path's own gradients: by reckoning, a ReLU that rounds to the other side
+# changes the gradient of its unit's offset by percents. Amid training a float32 path has the share 1 - beta1^n of it
+# after n updates. Measured figures: docs/decisions/learner-numerics.md.
 MOMENT_LIMITS = {"fp32": 1e-2, "tf32": 3e-2, "bf16": 0.2}
 # A small network in low precision can be worse than that in any form: twice what the readable form deviates by itself.
 OWN_FACTOR = 2.0
