@@ -2,58 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import logging
-import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.robots.mj import load_mujoco, logger
+from tickgraph.sim import warp_support
 from tickgraph.sim.backend import Backend
 from tickgraph.sim.mjcf import one_line
 from tickgraph.sim.model import Scene
 
-MISSING = "backend 'mjwarp' needs MuJoCo Warp, which is not installed here: pip install 'tickgraph[gpu]'"
-# Sensors of positions and velocities that follow from what `refresh` computes.
-_SENSORS = frozenset(
-    "MAGNETOMETER JOINTPOS BALLQUAT FRAMEPOS FRAMEXAXIS FRAMEYAXIS FRAMEZAXIS FRAMEQUAT SUBTREECOM INSIDESITE CLOCK "
-    "VELOCIMETER GYRO JOINTVEL BALLANGVEL FRAMELINVEL FRAMEANGVEL SUBTREELINVEL SUBTREEANGMOM".split()
-)
 # What the next step reads beside ctrl and the model.
 _STATE = ("qpos", "qvel", "act", "qacc_warmstart", "qfrc_applied", "xfrc_applied", "time")
 # What `_light_refresh` computes of the state and a step would compute again, in the module of MuJoCo Warp that has it.
 _REFRESHED = ("kinematics", "com_pos", "com_vel")
 # Kernels of these for what only a step reads, and, unless a term or a sensor does, too.
 _STEP_ALONE = ("_cinert", "_geom_local_to_global")
-_HEADROOM = 1.25  # by how much the advice exceeds the largest need that was seen
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """A capacity, the bits of MuJoCo Warp's overflow mask that mean it, and the option that sets it."""
-
-    name: str
-    bits: tuple[str, ...]
-    option: str
-
-
-_LIMITS = (
-    _Limit("contacts", ("BROADPHASE", "NARROWPHASE", "CCD"), "nconmax"),
-    _Limit("constraints", ("NEFC",), "njmax"),
-    _Limit("jacobian", ("NJMAX_NNZ",), "njmax_nnz"),
-    _Limit("sensor_contacts", ("CONTACT_MATCH",), "sensor_contacts"),
-)
-_SOLVER_BITS = {"solver_iterations": ("ITERATIONS",), "solver_ls_iterations": ("LS_ITERATIONS",)}
 
 
 class MujocoWarpBackend(Backend):
@@ -70,10 +43,10 @@ class MujocoWarpBackend(Backend):
     def __init__(
         self, scene: Scene, num_envs: int, device: torch.device, arena: Arena, threads: int | None = None
     ) -> None:
-        self._mjw, self._wp = _load()
-        _check_device(device)
+        self._mjw, self._wp = warp_support.load()
+        warp_support.check_device(device)
         super().__init__(scene, num_envs, device, arena)
-        from tickgraph.sim import warp_fields, warp_kernels, warp_launches
+        from tickgraph.sim import warp_capacity, warp_fields, warp_kernels, warp_launches
 
         self._kernels = warp_kernels
         self._smooth = importlib.import_module("mujoco_warp._src.smooth")
@@ -84,16 +57,17 @@ class MujocoWarpBackend(Backend):
         # out. On a CPU nothing is replayed.
         self._leaves_out = device.type != "cuda"
         self._incomplete = False
-        self._mjmodel = _supported(scene)
+        self._mjmodel = warp_support.supported_model(scene)
         self._step_alone = [getattr(self._smooth, name, None) for name in _STEP_ALONE]
-        if _senses_geoms(self._mjmodel):
+        if warp_support.senses_geoms(self._mjmodel):
             del self._step_alone[1:]
         self._warp_device = self._wp.device_from_torch(arena.device)
         self._launches = warp_launches.Launches(self._wp, self._smooth, self._warp_device)
         with self._launching():
             self._model, self._data = self._build(scene, num_envs)
             self._world_fields = warp_fields.WorldFields(self._model, self._mjmodel, num_envs, arena.device)
-            self._watch_arrays(arena, num_envs)
+            self._capacities = warp_capacity.Capacities(self._model, self._data, num_envs, arena)
+            self._share_rows()
             self._last_substep = self._wp.array(scene.last_substep_columns, dtype=self._wp.bool)
             self._staging = [self._wp.from_torch(self.staging_qpos), self._wp.from_torch(self.staging_qvel)]
             self._adopt("ctrl", self.ctrl)
@@ -112,10 +86,7 @@ class MujocoWarpBackend(Backend):
             left_out = self._step_alone if self._leaves_out else ()
             self._light_refresh(lambda kernel: kernel not in left_out)
             self._incomplete = bool(left_out)
-            d, k = self._data, self._kernels
-            self._wp.launch(k.count_contacts, dim=d.naconmax, inputs=[d.nacon, d.contact.worldid, self._contacts])
-            watched = [self._masks, d.nacon, d.ncollision, d.nefc, self._contacts, d.overflow]
-            self._wp.launch(k.watch, dim=self.num_envs, inputs=[*watched, self._counts, self._needs])
+            self._capacities.watch()
 
     def write_state(self, written: Tensor, restarted: Tensor) -> None:
         """Take over staged rows and model fields; see `Backend.write_state`."""
@@ -180,63 +151,27 @@ class MujocoWarpBackend(Backend):
 
     def overflow(self) -> dict[str, int]:
         """Return how many worlds, summed over ticks, exceeded each capacity; waits for the device."""
-        counts = self._counts_tensor.tolist()
-        return {limit.name: counts[i] for i, limit in enumerate(_LIMITS)}
+        return self._capacities.overflow()
 
     def overflow_counts(self) -> Tensor:
         """Return the counts of `overflow` without waiting; see `Backend.overflow_counts`."""
-        return self._counts_tensor[: len(_LIMITS)]
+        return self._capacities.overflow_counts()
 
     def overflow_advice(self) -> list[str]:
         """Return a line for each capacity that was exceeded, with what was needed and the option to raise."""
-        pool, busiest, rows = self._needs_tensor.tolist()
-        d, n = self._data, self.num_envs
-        average = math.ceil(pool / n)
-        needs = {
-            "contacts": (
-                d.naconmax // n,
-                max(average, busiest),
-                f"{pool} places were needed at once by all {n} worlds together and {max(average, busiest)} by one of "
-                f"them; there are {d.naconmax // n} a world, {d.naconmax} in all",
-            ),
-            "constraints": (d.njmax, max(rows, d.njmax + 1), f"a world needed {rows} rows, and has {d.njmax}"),
-            "jacobian": (d.njmax_nnz, 2 * d.njmax_nnz, f"a world needed more than the {d.njmax_nnz} numbers it has"),
-            "sensor_contacts": (
-                self._model.opt.contact_sensor_maxmatch,
-                2 * self._model.opt.contact_sensor_maxmatch,
-                f"a contact sensor matched more than its {self._model.opt.contact_sensor_maxmatch} contacts",
-            ),
-        }
-        lines = []
-        for limit in _LIMITS:
-            if count := self.overflow()[limit.name]:
-                capacity, need, text = needs[limit.name]
-                raised = max(math.ceil(_HEADROOM * need), capacity + 1)
-                lines.append(
-                    f"{limit.name}: {text}; the rest was left out of the physics ({count} times, counted by world and "
-                    f"tick). Set scene.capacity.{limit.option} to {raised}"
-                )
-        return lines
+        return self._capacities.overflow_advice()
 
     def diagnostics(self) -> dict[str, Any]:
         """Return versions, capacities with what was needed of them, solver options and device."""
-        opt, d = self._model.opt, self._data
-        counts = self._counts_tensor.tolist()
-        pool, busiest, rows = self._needs_tensor.tolist()
-        enums = load_mujoco()
+        opt, capacities, enums = self._model.opt, self._capacities, load_mujoco()
         return {
             "mujoco": enums.__version__,
             "mujoco_warp": self._mjw.__version__,
             "warp": self._wp.__version__,
             "device": str(self._warp_device),
-            "capacity": {
-                "nconmax": d.naconmax // self.num_envs,
-                "njmax": d.njmax,
-                "njmax_nnz": d.njmax_nnz if self._model.is_sparse else None,
-                "sensor_contacts": opt.contact_sensor_maxmatch,
-            },
-            "needed": {"contacts_of_all": pool, "contacts_of_one": busiest, "constraints_of_one": rows},
-            "overflow": self.overflow(),
+            "capacity": capacities.given(),
+            "needed": capacities.needed(),
+            "overflow": capacities.overflow(),
             "solver": {
                 "solver": enums.mjtSolver(opt.solver).name.removeprefix("mjSOL_").lower(),
                 "cone": enums.mjtCone(opt.cone).name.removeprefix("mjCONE_").lower(),
@@ -244,7 +179,7 @@ class MujocoWarpBackend(Backend):
                 "iterations": opt.iterations,
                 "ls_iterations": opt.ls_iterations,
             },
-            "reached": dict(zip(_SOLVER_BITS, counts[len(_LIMITS) :], strict=True)),
+            "reached": capacities.reached(),
             "graphs": len(self._graphs),
         }
 
@@ -296,15 +231,9 @@ class MujocoWarpBackend(Backend):
         model.opt.contact_sensor_maxmatch = cfg.sensor_contacts
         return model, data
 
-    def _watch_arrays(self, arena: Arena, num_envs: int) -> None:
-        wp, d = self._wp, self._data
-        bits = [limit.bits for limit in _LIMITS] + list(_SOLVER_BITS.values())
-        masks = [sum(int(self._mjw.OverflowType[bit]) for bit in kind) for kind in bits]
-        self._masks = wp.array(np.array(masks, dtype=np.int32), dtype=int)
-        self._counts_tensor = arena.new("sim/overflows", (len(masks),), torch.int64, "worlds beyond each capacity")
-        self._needs_tensor = arena.new("sim/needs", (3,), torch.int32, "largest number of contacts and rows needed")
-        self._counts, self._needs = wp.from_torch(self._counts_tensor), wp.from_torch(self._needs_tensor)
-        self._contacts = wp.zeros(num_envs, dtype=int)
+    def _share_rows(self) -> None:
+        """Make arrays of a row for each world, on memory of Data's, that `write_state` clears."""
+        wp, d, num_envs = self._wp, self._data, self.num_envs
         self._xfrc = wp.from_torch(wp.to_torch(d.xfrc_applied).view(num_envs, -1))
         rows = (wp.to_torch(array).view(num_envs, -1) for array in (d.efc.J, d.efc.D, d.efc.aref, d.efc.Jqvel))
         self._efc_rows = [wp.from_torch(tensor) for tensor in rows]
@@ -389,64 +318,6 @@ class MujocoWarpBackend(Backend):
     def _attach_field(self, name: str, tensor: Tensor) -> None:
         with self._launching():
             self._world_fields.add(name, tensor)
-
-
-def _load() -> tuple[Any, Any]:
-    """Return the modules mujoco_warp and warp, quiet; raises TickgraphError where they are not installed."""
-    load_mujoco()
-    try:
-        import mujoco_warp
-        import warp
-    except ImportError as error:
-        if error.name not in ("mujoco_warp", "warp"):
-            raise
-        raise TickgraphError(MISSING) from error
-    warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)
-    warp.init()
-    return mujoco_warp, warp
-
-
-def _check_device(device: torch.device) -> None:
-    if device.type not in ("cpu", "cuda"):
-        raise TickgraphError(f"backend 'mjwarp' runs on device 'cuda', and on 'cpu' for tests, not on {str(device)!r}")
-    if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
-            raise TickgraphError(f"device {str(device)!r} is not there: torch finds {count} usable GPUs")
-
-
-def _supported(scene: Scene) -> Any:
-    """Return a copy of the scene's model for MuJoCo Warp; raises TickgraphError for what our refresh does not cover."""
-    mujoco = load_mujoco()
-    m = copy.copy(scene.mjmodel)
-    # MuJoCo Warp has no automatic reset, and refuses a model that says so.
-    m.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
-    refused = {
-        "flexes": m.nflex,
-        "plastic joints or tendons": getattr(m, "nplastic", 0),
-        "delays inside the model": m.nhistory,
-        "sleeping": m.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP),
-    }
-    for what, count in refused.items():
-        if count:
-            raise TickgraphError(f"backend 'mjwarp' does not serve models with {what}; use backend 'mujoco'")
-    for i in range(m.nsensor):
-        kind = mujoco.mjtSensor(m.sensor_type[i]).name.removeprefix("mjSENS_")
-        camera = int(mujoco.mjtObj.mjOBJ_CAMERA) in (m.sensor_objtype[i], m.sensor_reftype[i])
-        if m.sensor_needstage[i] != mujoco.mjtStage.mjSTAGE_ACC and (kind not in _SENSORS or camera):
-            raise TickgraphError(
-                f"sensor {m.sensor(i).name!r} ({kind.lower()}{' of a camera' if camera else ''}) is not refreshed by "
-                "backend 'mjwarp'; remove it, or use backend 'mujoco'"
-            )
-    return m
-
-
-def _senses_geoms(m: Any) -> bool:
-    """Return whether a sensor of positions or velocities reads a geom's frame."""
-    mujoco = load_mujoco()
-    geom = int(mujoco.mjtObj.mjOBJ_GEOM)
-    early = m.sensor_needstage != mujoco.mjtStage.mjSTAGE_ACC
-    return bool((early & ((m.sensor_objtype == geom) | (m.sensor_reftype == geom))).any())
 
 
 def _collect_pointers(wp: Any, path: str, value: Any, found: dict[str, int]) -> None:
