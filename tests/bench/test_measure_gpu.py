@@ -55,6 +55,7 @@ def test_bars_are_those_that_were_fixed():
     assert bars("g1_walk_flat", "mjwarp", 4096, "normal") == (1.07, 400_000.0)
     assert bars("g1_walk_flat", "mjwarp", 8192, "reset-heavy") == (1.11, None)
     assert bars("g1_walk_flat", "mujoco", 256, "normal") == (1.15, None)
+    assert bars("g1_motion_tracking", "mjwarp", 4096, "reset-heavy") == (1.09, 350_000.0)
     assert bars("cartpole_swingup", "mjwarp", 4096, "normal") == (None, None)
 
 
