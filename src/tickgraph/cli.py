@@ -17,7 +17,7 @@ from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
-from tickgraph.run.startup import process_began
+from tickgraph.run.startup import process_began, rare_collections
 
 if TYPE_CHECKING:
     from tickgraph.run.config import Task
@@ -107,7 +107,8 @@ def _dispatch(words: list[str], interrupts: Interrupts | None, began: float) -> 
     _check_targets(parsed)
     if name == "train":
         assert interrupts is not None
-        return _train(parsed, interrupts, began)
+        with rare_collections() as started:
+            return _train(parsed, interrupts, began, started)
     run: Callable[[Parsed], int] = {
         "list": _list,
         "describe": _describe,
@@ -191,7 +192,7 @@ def _check(parsed: Parsed) -> int:
     return EXIT_USER_ERROR if blockers else 0
 
 
-def _train(parsed: Parsed, interrupts: Interrupts, began: float) -> int:
+def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callable[[], None]) -> int:
     from tickgraph.run import folder, manifest
     from tickgraph.tasks import registry
 
@@ -227,7 +228,7 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float) -> int:
         from tickgraph.run.session import run_training
 
         place = Ending()
-        code = run_training(task, run, interrupts, place, resume, stop_after, began=began)
+        code = run_training(task, run, interrupts, place, resume, stop_after, began=began, started=started)
     except TickgraphError:
         if resumed is None and not run.manifest.exists():  # nothing ran: a folder that only holds an error helps nobody
             folder.discard(run)

@@ -72,6 +72,7 @@ def run_training(
     stop_after: int | None = None,
     say: Callable[[str], object] = tell,
     began: float | None = None,
+    started: Callable[[], object] | None = None,
 ) -> int:
     """Train in a run's folder; returns the exit code.
 
@@ -84,11 +85,12 @@ def run_training(
         stop_after: iterations of the whole run after which to stop, keeping the schedule.
         say: takes lines for the person who started it.
         began: when the command began, on the clock of `time.monotonic`; by default now.
+        started: called once, when the first tick is over.
 
     Raises:
         TickgraphError: something that a person can mend; the summary says so too.
     """
-    startup = StartUp(say, began)
+    startup = StartUp(say, began, started)
     platform = resolve_platform(task.train.device, task.train.backend)
     # What auto means here is what the run was trained with, wherever it is resumed or judged.
     task.train.device, task.train.backend = platform.device, platform.backend
