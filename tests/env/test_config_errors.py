@@ -194,6 +194,10 @@ CASES = {
         None,  # a curriculum may return nothing
     ),
     "decimation": (set_fields(decimation=0), "decimation is 0, expected a whole number of at least 1"),
+    "timestep": (
+        lambda cfg: setattr(cfg.scene, "timestep", 0.0),
+        "scene.timestep is 0.0, expected a positive number of seconds",
+    ),
     "episode": (set_fields(episode_length_s=0.0), "episode_length_s is 0.0, expected a positive number"),
 }
 

@@ -96,6 +96,8 @@ def test_a_file_without_its_factory_lists_them(file: Path) -> None:
         ("import os\nimport not_there_at_all\n", r"bad\.py:2: ModuleNotFoundError: No module named 'not_there_at_all'"),
         ("def f(:\n", r"bad\.py:1: SyntaxError: "),
         ("\n\nx = 1 / 0\n", r"bad\.py:3: ZeroDivisionError: division by zero"),
+        ("import sys\nsys.exit(0)\n", r"bad\.py:2: it ends the program \(sys\.exit\); keep what is a script"),
+        ("def make():\n    raise SystemExit\n", r"bad\.py:2: it ends the program \(sys\.exit\)"),
     ],
 )
 def test_a_file_that_does_not_import_is_named_with_its_line(tmp_path: Path, text: str, reason: str) -> None:
@@ -119,6 +121,10 @@ def test_packages_offer_tasks_by_entry_points(file: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(registry, "entry_points", lambda group: points if group == registry.ENTRY_POINT_GROUP else [])
     assert registry.resolve("offered").factory == "offered_tasks:make_task"
     assert registry.load("offered").train.iterations == 7
+    (file.parent / "offered_tasks.py").write_text("raise SystemExit\n")
+    monkeypatch.delitem(sys.modules, "offered_tasks")
+    with pytest.raises(TickgraphError, match=r"'offered' does not import: .*offered_tasks\.py:1: it ends the program"):
+        registry.load("offered")
 
 
 def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:

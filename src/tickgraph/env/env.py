@@ -105,6 +105,8 @@ class Env:
             )
         if cfg.decimation < 1:
             raise TickgraphError(f"decimation is {cfg.decimation}, expected a whole number of at least 1")
+        if not cfg.scene.timestep > 0:
+            raise TickgraphError(f"scene.timestep is {cfg.scene.timestep}, expected a positive number of seconds")
         if not cfg.episode_length_s > 0:
             raise TickgraphError(f"episode_length_s is {cfg.episode_length_s}, expected a positive number of seconds")
         self.device = torch_device(device)

@@ -175,8 +175,8 @@ def load(reference: str) -> Task:
         made = factory()
     except TickgraphError:
         raise
-    except Exception as error:
-        raise TickgraphError(f"task {entry.name!r}: {_where(error, module)}{type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise TickgraphError(f"task {entry.name!r}: {_where(error, module)}{_what(error)}") from error
     return _as_task(made, entry)
 
 
@@ -198,10 +198,8 @@ def _import(entry: TaskEntry, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
     except TickgraphError:
         raise
-    except Exception as error:
-        raise TickgraphError(
-            f"task {entry.name!r} does not import: {_where(error, None)}{type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise TickgraphError(f"task {entry.name!r} does not import: {_where(error, None)}{_what(error)}") from error
 
 
 def _run_file(file: Path) -> ModuleType:
@@ -215,17 +213,22 @@ def _run_file(file: Path) -> ModuleType:
         sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, TickgraphError):
             raise
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
-        text = f"task file does not import: {_where(error, module, file)}{type(error).__name__}: {message}"
-        raise TickgraphError(text) from error
+        raise TickgraphError(f"task file does not import: {_where(error, module, file)}{_what(error)}") from error
     return module
 
 
-def _where(error: Exception, module: ModuleType | None, file: Path | None = None) -> str:
+def _what(error: BaseException) -> str:
+    """Return an error's type and message; of a call of sys.exit what to do about it."""
+    if isinstance(error, SystemExit):
+        return "it ends the program (sys.exit); keep what is a script behind if __name__ == '__main__'"
+    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+
+
+def _where(error: BaseException, module: ModuleType | None, file: Path | None = None) -> str:
     """Return "file:line: " of the innermost frame in the task's own file, or else of the innermost frame."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: "
