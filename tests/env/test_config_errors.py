@@ -42,6 +42,14 @@ def number(env):
     return 1.0
 
 
+def broken(env):
+    return absent  # noqa: F821  # a typing mistake
+
+
+def broken_event(env, mask):
+    raise RuntimeError("no limb\nat all")
+
+
 def event(env, mask):
     pass
 
@@ -146,6 +154,20 @@ CASES = {
     "termination": (
         lambda cfg: cfg.terminations.update(bad=TerminationTermCfg(wide)),
         "terminations/bad returned (3, 1), expected a bool tensor of shape (3,)",
+    ),
+    "reward fails": (reward(broken), "term rewards/bad: NameError: name 'absent' is not defined at broken ("),
+    "observation fails": (observe(broken), "term observations/actor/bad: NameError: name 'absent'"),
+    "termination fails": (
+        set_fields(terminations={"bad": TerminationTermCfg(broken)}),
+        "term terminations/bad: NameError: name 'absent'",
+    ),
+    "recorder fails": (
+        set_fields(recorders={"bad": RecorderTermCfg(broken)}),
+        "term recorders/bad: NameError: name 'absent'",
+    ),
+    "event fails": (
+        lambda cfg: cfg.events.update(bad=EventTermCfg(broken_event, "reset")),
+        "term events/bad: RuntimeError: no limb at broken_event (",
     ),
     "time limit": (
         set_fields(terminations={"limit": TerminationTermCfg(lambda env: env.episode_length >= 5)}),

@@ -32,7 +32,7 @@ from tickgraph.env.managers import (
 from tickgraph.env.observations import ObservationManager
 from tickgraph.env.scene import SceneView
 from tickgraph.env.stats import EpisodeStats
-from tickgraph.env.term import BuildError, naming
+from tickgraph.env.term import BuildError, calling
 from tickgraph.sim.backend import FRESH, make_backend
 from tickgraph.sim.model import build_scene
 from tickgraph.sim.platform import torch_device
@@ -97,14 +97,14 @@ class Env:
         self.cfg = cfg
         self.num_envs = cfg.num_envs if num_envs is None else num_envs
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int) or self.num_envs < 1:
-            raise TickgraphError(f"num_envs is {self.num_envs}, expected a whole number of at least 1")
+            raise TickgraphError(f"num_envs is {self.num_envs!r}, expected a whole number of at least 1")
         if self.num_envs > MOST_ROWS:
             raise TickgraphError(
                 f"num_envs is {self.num_envs}, expected at most {MOST_ROWS} (2^32), as many as random words can be "
                 "told apart for: use fewer worlds"
             )
         if cfg.decimation < 1:
-            raise TickgraphError(f"decimation is {cfg.decimation}, expected a whole number of at least 1")
+            raise TickgraphError(f"decimation is {cfg.decimation!r}, expected a whole number of at least 1")
         if not cfg.scene.timestep > 0:
             raise TickgraphError(f"scene.timestep is {cfg.scene.timestep}, expected a positive number of seconds")
         if not cfg.episode_length_s > 0:
@@ -379,7 +379,7 @@ class Env:
         for manager in self.managers:
             manager.rehearse()
             for call in manager.calls():
-                with naming(f"{call.manager}/{call.term}"):
+                with calling(f"{call.manager}/{call.term}"):
                     call.fn()
         for part in transition.PARTS:
             part(self)
@@ -393,7 +393,8 @@ class Env:
     def probe(self, term: Any) -> Tensor:
         """Call an observation term once while building, for its width; a judged term may fail and gets width 1."""
         if self.device.type != "meta":
-            return term()
+            with calling(term.path):
+                return term()
         try:
             return term()
         except Exception:  # the judge will name it

@@ -12,7 +12,7 @@ from tickgraph.core.masked import assign_rows
 from tickgraph.env import config
 from tickgraph.env.actions import ActionManager, ActionTerm
 from tickgraph.env.commands import CommandManager, CommandTerm
-from tickgraph.env.term import Manager, Term, check_shape
+from tickgraph.env.term import Manager, Term, calling, check_shape
 
 __all__ = [
     "ActionManager",
@@ -89,7 +89,8 @@ class TerminationManager(Manager):
                 ended = []
                 for steps in (0, _VERY_LONG):
                     length.fill_(steps)
-                    value = term()
+                    with calling(term.path):
+                        value = term()
                     check_shape(term.path, value, self._env.num_envs, "bool")
                     ended.append(value.to(torch.bool))
                 if bool(~ended[0].any() & ended[1].all()):
@@ -212,7 +213,8 @@ class RecorderManager(Manager):
 
     def rehearse(self) -> None:
         for name, term in self.terms.items():
-            value = term()
+            with calling(term.path):
+                value = term()
             if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != self._env.num_envs:
                 got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 raise TickgraphError(f"term {term.path} returned {got}, expected a tensor ({self._env.num_envs}, ...)")

@@ -13,7 +13,7 @@ from tickgraph.core.judge import JudgedCall
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.actions import DelayLine
 from tickgraph.env.config import GaussianNoiseCfg, ObservationGroupCfg, ObservationTermCfg, UniformNoiseCfg
-from tickgraph.env.term import Call, Manager, Term, naming
+from tickgraph.env.term import Call, Manager, Term
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -30,8 +30,7 @@ class ObservationTerm:
         self.cfg, self._env = cfg, env
         self.term = Term(env, f"observations/{group}", name, cfg)
         self.path = self.term.path
-        with naming(self.path):
-            frame = env.probe(self.term)
+        frame = env.probe(self.term)
         if not isinstance(frame, Tensor) or frame.dim() != 2 or frame.shape[0] != env.num_envs:
             got = tuple(frame.shape) if isinstance(frame, Tensor) else type(frame).__name__
             raise TickgraphError(

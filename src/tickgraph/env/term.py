@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.judge import JudgedCall
+from tickgraph.core.memory import out_of_memory
+from tickgraph.core.program import first_line
+from tickgraph.core.waits import place_of
 from tickgraph.env.config import SceneEntityCfg
 
 if TYPE_CHECKING:
@@ -36,6 +40,22 @@ def naming(path: str) -> Iterator[None]:
         if path in str(error):
             raise
         raise TickgraphError(f"term {path}: {error}") from error
+
+
+@contextmanager
+def calling(path: str) -> Iterator[None]:
+    """Let what a term's own code raises while an environment is built be one line: term, error, function and line."""
+    with naming(path):
+        try:
+            yield
+        except TickgraphError:
+            raise
+        except Exception as error:
+            if out_of_memory(error, path) is not None:
+                raise  # whoever builds says what the memory was for
+            place = place_of(reversed(list(traceback.walk_tb(error.__traceback__))))
+            at = f" at {place}" if place else ""
+            raise TickgraphError(f"term {path}: {type(error).__name__}: {first_line(error)}{at}") from error
 
 
 def build_instance(cls: Any, cfg: Any, env: Env, path: str) -> Any:
