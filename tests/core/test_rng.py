@@ -4,6 +4,7 @@ import zlib
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
@@ -188,3 +189,22 @@ def test_compiled_draws_equal_eager_draws():
             torch.testing.assert_close(one, other, rtol=5e-7, atol=5e-7)
         else:
             assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("lanes", [3, 8])
+def test_the_judge_s_words_are_laid_out_as_others_and_cost_no_rounds(lanes):
+    class Count(TorchDispatchMode):
+        operations = 0
+
+        def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
+            self.operations += 1
+            return func(*args, **(kwargs or {}))
+
+    def words(device: str) -> tuple[torch.Tensor, int]:
+        stream = Stream(Rng(Arena(torch.device(device)), 5, seed=1), "events/push")
+        with Count() as count:
+            return stream.words("a", lanes), count.operations
+
+    (judged, few), (real, many) = words("meta"), words("cpu")
+    assert (judged.shape, judged.stride(), judged.dtype) == (real.shape, real.stride(), real.dtype)
+    assert few <= 3 < 200 < many
