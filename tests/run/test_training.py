@@ -90,7 +90,8 @@ def test_a_run_leaves_everything_that_its_folder_promises() -> None:
     assert facts["policy"] == {"form": "torch", "reasons": []}
     assert facts["ticks_per_iteration"] == 1
     startup = summary["startup_s"]
-    assert 0 < startup["building"] < startup["first_tick_s"] < startup["wall_command_s"]
+    assert 0 < startup["loaded_s"] < startup["first_tick_s"] < startup["wall_command_s"]
+    assert 0 < startup["building"] < startup["first_tick_s"]
     assert summary["overflow"] == {}
     assert (facts["overlap"], facts["policy_lag"]) == (False, 0)
     assert facts["seeds"] == {"train": 0, "evaluation": evaluation_seed(0)}

@@ -156,6 +156,7 @@ def _train(
             warn(problem)
         if saved is None:
             say(f"{run.path} has no checkpoint yet; it starts from the first iteration")
+    startup.reached("loaded_s")  # Python, libraries and the task's settings
     trainer = Trainer(task, run, interrupts, ending, startup)
     if trainer.schedule.warmup >= task.train.iterations:
         warn(
