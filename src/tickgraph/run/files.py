@@ -125,11 +125,37 @@ def keep_film(temporary: Path, path: Path) -> None:
     """Give a film that ffmpeg has written its name.
 
     Raises:
-        TickgraphError: it is empty; ffmpeg has then said why on stderr, and told its caller nothing.
+        TickgraphError: it is empty or cut short (no room, a size limit); ffmpeg has then said why on stderr, if at
+            all, and told its caller nothing.
     """
-    if temporary.stat().st_size == 0:
+    size = temporary.stat().st_size
+    if size == 0:
         raise TickgraphError(f"could not write {path}: ffmpeg wrote nothing; what it says stands above")
+    if not _is_whole_mp4(temporary):
+        raise TickgraphError(
+            f"could not write {path}: the film was cut short after {size} bytes; is the disk full, or is there a limit "
+            "on the size of files (`ulimit -f`)?"
+        )
     temporary.replace(path)
+
+
+def _is_whole_mp4(path: Path) -> bool:
+    """Tell whether a film is complete: boxes (ISO 14496-12: u32 size, type) to its last byte, with the index `moov`.
+
+    ffmpeg writes the index last, and the size of the box before it only then.
+    """
+    end, at, kinds = path.stat().st_size, 0, set()
+    with path.open("rb") as file:
+        while at + 8 <= end:
+            file.seek(at)
+            size, kind = int.from_bytes(file.read(4)), file.read(4)
+            if size == 1:  # a 64-bit size follows
+                size = int.from_bytes(file.read(8))
+            if size < 8:
+                return False
+            kinds.add(kind)
+            at += size
+    return at == end and b"moov" in kinds
 
 
 def remove_leftovers(folder: Path) -> int:
