@@ -84,6 +84,33 @@ def test_a_truncated_file_is_named_and_the_older_one_serves(run: RunFolder, left
     assert "truncated" in problems[0]
 
 
+@pytest.mark.parametrize("place", ["x", "extra", "sum", "last"])
+def test_a_changed_byte_is_seen_and_the_older_file_serves(run: RunFolder, place: str) -> None:
+    _save(run, 1)
+    path = _save(run, 2)
+    data = bytearray(path.read_bytes())
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + length])
+    at = {
+        "x": 8 + length + header["env|arena/x"]["data_offsets"][0],
+        "extra": data.index(b'env_steps\\": 20') + len(b'env_steps\\": '),  # 20 steps become 00
+        "sum": data.index(b'"crc32":"') + len(b'"crc32":"'),
+        "last": len(data) - 1,
+    }[place]
+    data[at] = ord("0") if place == "extra" else data[at] ^ 1
+    path.write_bytes(data)
+    with pytest.raises(TickgraphError, match="(damaged|not a checkpoint)"):
+        checkpoint.load(path, "toy")
+    found, problems = checkpoint.load_newest(run, "toy")
+    assert found is not None and found.iteration == 1 and len(problems) == 1
+
+
+def test_a_file_of_before_without_a_sum_is_read(run: RunFolder) -> None:
+    path = _save(run, 1)
+    path.write_bytes(path.read_bytes().replace(b'"crc32":', b'"_____":'))
+    assert checkpoint.load(path, "toy").extra == {"env_steps": 10}
+
+
 def test_temporary_files_are_never_offered(run: RunFolder) -> None:
     _save(run, 1)
     (run.checkpoints / ".tmp-99-iteration_000000002.safetensors").write_bytes(b"half")
@@ -122,8 +149,9 @@ def test_a_foreign_file_is_refused(run: RunFolder, tmp_path: Path) -> None:
 def test_nothing_usable_is_one_line_with_the_newest_files_reason(run: RunFolder) -> None:
     path = _save(run, 1)
     path.write_bytes(b"")
-    with pytest.raises(TickgraphError, match="no checkpoint of .* can be used: .*truncated"):
+    with pytest.raises(TickgraphError, match="no checkpoint of .* can be used: .*truncated") as caught:
         checkpoint.load_newest(run, "toy")
+    assert "older" not in str(caught.value) and "start a new run" in str(caught.value)
 
 
 def test_a_file_size_limit_costs_only_the_new_file(run: RunFolder) -> None:

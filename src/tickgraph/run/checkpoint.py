@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ _DTYPES = {
 }
 _CHUNK = 1 << 24
 _MAX_HEADER = 1 << 28
+_UNSUMMED = b'"crc32":"00000000"'  # in the header while the sum of all bytes is taken; its digits are put in at the end
+_DELETE = "; delete it, the run goes on from an older one"
 
 State = Mapping[str, Any]
 
@@ -106,7 +109,8 @@ def load_newest(run: RunFolder, task: str) -> tuple[Checkpoint | None, list[str]
         except TickgraphError as error:
             problems.append(str(error))
     if problems:
-        raise TickgraphError(f"no checkpoint of {run.path} can be used: {problems[0]}")
+        newest = problems[0].removesuffix(_DELETE)
+        raise TickgraphError(f"no checkpoint of {run.path} can be used: {newest}; put a copy there, or start a new run")
     return None, problems
 
 
@@ -118,7 +122,8 @@ def load(path: Path, task: str) -> Checkpoint:
         task: the name of the task that it must belong to.
 
     Raises:
-        TickgraphError: it is missing, truncated, no checkpoint of tickgraph, of another format or of another task.
+        TickgraphError: it is missing, truncated, no checkpoint of tickgraph, of another format or of another task, or a
+            byte of it has changed.
     """
     about = _read_about(path)
     if about["task"] != task:
@@ -129,14 +134,14 @@ def load(path: Path, task: str) -> Checkpoint:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
-        raise TickgraphError(f"{path} is damaged: {error}; delete it, the run goes on from an older one") from error
+        raise TickgraphError(f"{path} is damaged: {error}{_DELETE}") from error
     state = _unflatten(tensors, about["values"])
     return Checkpoint(path, int(about["iteration"]), about["task"], state, about["extra"])
 
 
 def _write(file: IO[bytes], tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """Write the safetensors format: header length, header, then each tensor's bytes; one tensor in memory at a time."""
-    header: dict[str, Any] = {"__metadata__": {"about": json.dumps(about, allow_nan=False)}}
+    header: dict[str, Any] = {"__metadata__": {"crc32": "00000000", "about": json.dumps(about, allow_nan=False)}}
     end = 0
     for name, tensor in tensors.items():
         if tensor.dtype not in _DTYPES:
@@ -147,14 +152,33 @@ def _write(file: IO[bytes], tensors: dict[str, Tensor], about: dict[str, Any]) -
     text += b" " * (-len(text) % 8)
     file.write(struct.pack("<Q", len(text)))
     file.write(text)
+    total = zlib.crc32(text)
     for tensor in tensors.values():
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         for start in range(0, len(flat), _CHUNK):
-            file.write(flat[start : start + _CHUNK].data)
+            chunk = flat[start : start + _CHUNK].data
+            file.write(chunk)
+            total = zlib.crc32(chunk, total)
+    file.seek(8 + text.index(_UNSUMMED) + len(_UNSUMMED) - 9)
+    file.write(f"{total:08x}".encode())
+
+
+def _check_sum(path: Path, text: bytes, wanted: str) -> None:
+    """Hold the sum of all bytes against the one that was written; a disk or a copy may have changed some."""
+    total = zlib.crc32(text.replace(_UNSUMMED.replace(b"00000000", wanted.encode()), _UNSUMMED, 1))
+    try:
+        with open(path, "rb") as file:
+            file.seek(8 + len(text))
+            while chunk := file.read(_CHUNK):
+                total = zlib.crc32(chunk, total)
+    except OSError as error:
+        raise TickgraphError(f"{path} cannot be read: {error.strerror or error}") from error
+    if wanted != f"{total:08x}":
+        raise TickgraphError(f"{path} is damaged: its bytes are not those that were written{_DELETE}")
 
 
 def _read_about(path: Path) -> dict[str, Any]:
-    """Return the file's description, after checking that every byte of its tensors is there."""
+    """Return the file's description, after checking that every byte is there, and is what was written."""
     foreign = f"{path} is not a checkpoint that tickgraph wrote"
     try:
         size = path.stat().st_size
@@ -167,10 +191,11 @@ def _read_about(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise TickgraphError(f"{path} cannot be read: {error.strerror or error}") from error
     if begins_well and not text:
-        raise TickgraphError(f"{path} is truncated: it has {size} bytes; delete it, the run goes on from an older one")
+        raise TickgraphError(f"{path} is truncated: it has {size} bytes{_DELETE}")
     try:
         header = json.loads(text)
-        about = json.loads(header.pop("__metadata__")["about"])
+        metadata = header.pop("__metadata__")
+        about, written_sum = json.loads(metadata["about"]), metadata.get("crc32")
         end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
         if about["kind"] != _KIND:
             raise KeyError("kind")
@@ -182,10 +207,9 @@ def _read_about(path: Path) -> dict[str, Any]:
             "use the version that wrote it (see the run's manifest)"
         )
     if size != 8 + length + end:
-        raise TickgraphError(
-            f"{path} is truncated: it has {size} bytes of {8 + length + end}; "
-            "delete it, the run goes on from an older one"
-        )
+        raise TickgraphError(f"{path} is truncated: it has {size} bytes of {8 + length + end}{_DELETE}")
+    if written_sum is not None:  # files of before have none
+        _check_sum(path, text, str(written_sum))
     return about
 
 
