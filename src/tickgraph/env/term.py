@@ -43,19 +43,25 @@ def naming(path: str) -> Iterator[None]:
 
 
 @contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Let what a task's own code raises be one line: ``what`` it is for, error, function, file and line."""
+    try:
+        yield
+    except TickgraphError:
+        raise
+    except Exception as error:
+        if out_of_memory(error, what) is not None:
+            raise  # whoever builds says what the memory was for
+        place = place_of(reversed(list(traceback.walk_tb(error.__traceback__))))
+        at = f" at {place}" if place else ""
+        raise TickgraphError(f"{what}: {type(error).__name__}: {first_line(error)}{at}") from error
+
+
+@contextmanager
 def calling(path: str) -> Iterator[None]:
-    """Let what a term's own code raises while an environment is built be one line: term, error, function and line."""
-    with naming(path):
-        try:
-            yield
-        except TickgraphError:
-            raise
-        except Exception as error:
-            if out_of_memory(error, path) is not None:
-                raise  # whoever builds says what the memory was for
-            place = place_of(reversed(list(traceback.walk_tb(error.__traceback__))))
-            at = f" at {place}" if place else ""
-            raise TickgraphError(f"term {path}: {type(error).__name__}: {first_line(error)}{at}") from error
+    """Let what a term raises when it is called while an environment is built be one line that names it."""
+    with naming(path), own_code(f"term {path}"):
+        yield
 
 
 def build_instance(cls: Any, cfg: Any, env: Env, path: str) -> Any:

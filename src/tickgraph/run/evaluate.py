@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
-from tickgraph.core.errors import TickgraphError
+from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.env import Env
+from tickgraph.env.term import own_code
 from tickgraph.learn.build import make_learner
 from tickgraph.learn.explore import GreedyPolicy
 from tickgraph.run.config import Task
@@ -48,7 +49,14 @@ class EvalTrace:
     signals: dict[str, Tensor]
 
     def mean(self, name: str) -> Tensor:
-        """Return (N, ...) float32, the signal's mean over each world's counted steps; NaN for a world without any."""
+        """Return (N, ...) float32, the signal's mean over each world's counted steps; NaN for a world without any.
+
+        Raises:
+            TickgraphError: nothing of that name was recorded.
+        """
+        if name not in self.signals:
+            hint = nearby(name, self.signals) or f"there are {', '.join(self.signals) or 'none'}"
+            raise TickgraphError(f"the evaluation has no recorder {name!r}; {hint}")
         signal = self.signals[name].to(torch.float32)
         weight = self.counted.reshape(*self.counted.shape, *[1] * (signal.dim() - 2))
         total = torch.where(weight, signal, 0.0).sum(dim=0)
@@ -66,7 +74,8 @@ def evaluation_env_cfg(task: Task) -> EnvCfg:
     if task.evaluation.episode_s is not None:
         cfg.episode_length_s = task.evaluation.episode_s
     if task.evaluation.edit is not None:
-        task.evaluation.edit(cfg)
+        with own_code("evaluation.edit"):
+            task.evaluation.edit(cfg)
     cfg.recorders = {**cfg.recorders, **task.evaluation.recorders}
     return cfg
 
@@ -177,7 +186,8 @@ def evaluate(task: Task, policy: Mapping[str, Tensor] | None) -> dict[str, Any]:
     try:
         trace = play(player, task.evaluation.ignore_s)
         if task.evaluation.report is not None:
-            report = task.evaluation.report.make(trace, player.env)
+            with own_code("evaluation.report"):
+                report = task.evaluation.report.make(trace, player.env)
     finally:
         player.close()
     result: dict[str, Any] = {
@@ -189,9 +199,28 @@ def evaluate(task: Task, policy: Mapping[str, Tensor] | None) -> dict[str, Any]:
         "invalid": int(trace.invalid.sum()),
     }
     if task.evaluation.figures is not None:
-        for name, value in task.evaluation.figures(trace).items():
-            number = float(value)
-            result[name] = number if math.isfinite(number) else None
+        result |= own_figures(task.evaluation.figures, trace)
     if report is not None:
         result["report"] = report
+    return result
+
+
+def own_figures(figures: Callable[[EvalTrace], Mapping[str, Any]], trace: EvalTrace) -> dict[str, float | None]:
+    """Return a task's own figures of an evaluation as plain numbers, None for one that is not finite.
+
+    Raises:
+        TickgraphError: the function fails, or returns something else than numbers by name.
+    """
+    with own_code("evaluation.figures"):
+        made = figures(trace)
+    if not isinstance(made, Mapping):
+        raise TickgraphError(f"evaluation.figures returned {type(made).__name__}, expected a dictionary of numbers")
+    result: dict[str, float | None] = {}
+    for name, value in made.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            what = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise TickgraphError(f"evaluation.figures: {name!r} is {what}, expected a number") from None
+        result[str(name)] = number if math.isfinite(number) else None
     return result

@@ -1,0 +1,47 @@
+"""A task's own figures of an evaluation: numbers by name, and one line that says what is wrong with them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.run.evaluate import EvalTrace, own_figures
+
+
+def _trace() -> EvalTrace:
+    """Two worlds, three steps; the second world's last step is not counted."""
+    counted = torch.tensor([[True, True], [True, True], [True, False]])
+    flags = torch.tensor([True, False])
+    signals = {"distance": torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 9.0]])}
+    return EvalTrace(0.02, counted, flags, ~flags, torch.zeros(2), torch.tensor([3, 2]), signals)
+
+
+def _absent(trace):
+    return {"speed": trace.mean("distance")[0] / {}["speed"]}
+
+
+def test_figures_are_numbers_whatever_they_are_made_of() -> None:
+    made = own_figures(lambda trace: {"m": trace.mean("distance").mean(), "whole": 3, "nan": math.nan}, _trace())
+    assert made == {"m": 2.5, "whole": 3.0, "nan": None}
+
+
+@pytest.mark.parametrize(
+    ("figures", "text"),
+    [
+        (lambda trace: {"m": trace.mean("distanc")}, "no recorder 'distanc'; did you mean 'distance'"),
+        (
+            lambda trace: {"m": trace.mean("distance")},
+            r"'m' is a tensor \(2,\), expected a number",
+        ),
+        (lambda trace: {"m": "far"}, r"evaluation\.figures: 'm' is 'far', expected a number"),
+        (lambda trace: 3, r"evaluation\.figures returned int, expected a dictionary of numbers"),
+        (_absent, r"evaluation\.figures: KeyError: 'speed' at _absent \(.*test_own_figures\.py:\d+\)"),
+    ],
+)
+def test_wrong_figures_are_one_line(figures, text) -> None:
+    with pytest.raises(TickgraphError, match=text) as caught:
+        own_figures(figures, _trace())
+    assert "\n" not in str(caught.value)
