@@ -34,6 +34,10 @@ def wide(env):
     return env.reward[:, None]
 
 
+def on_meta(env):
+    return env.reward.to("meta")
+
+
 def short(env):
     return env.reward[:-1]
 
@@ -64,6 +68,11 @@ def reads_site(env):
 
 def moves_root(env, mask):
     env.scene["robot"].write_root_link_pose_to_sim(torch.zeros(env.num_envs, 7), mask)
+
+
+def one_column(env, mask):
+    robot = env.scene["robot"]
+    robot.write_joint_state_to_sim(robot.staged_joint_pos()[:, :1], robot.staged_joint_vel(), mask)
 
 
 class NoCall:
@@ -154,6 +163,20 @@ CASES = {
     "termination": (
         lambda cfg: cfg.terminations.update(bad=TerminationTermCfg(wide)),
         "terminations/bad returned (3, 1), expected a bool tensor of shape (3,)",
+    ),
+    "device": (reward(on_meta), "rewards/bad returned a tensor on meta, expected a float tensor of shape (3,) on cpu"),
+    "observation's device": (
+        observe(lambda env: env.reward[:, None].to("meta")),
+        "observations/actor/bad returned a tensor on meta, expected one on cpu",
+    ),
+    "complex": (reward(lambda env: env.reward + 0j), "rewards/bad returned a tensor of torch.complex64"),
+    "a distance that ends": (
+        set_fields(terminations={"bad": TerminationTermCfg(lambda env: env.reward + 1.5)}),
+        "terminations/bad returned a tensor of torch.float32, expected a bool tensor of shape (3,)",
+    ),
+    "joint state": (
+        lambda cfg: cfg.events.update(bad=EventTermCfg(one_column, "reset")),
+        "entity 'robot': pos has shape (3, 1), expected (3, 2)",
     ),
     "reward fails": (reward(broken), "term rewards/bad: NameError: name 'absent' is not defined at broken ("),
     "observation fails": (observe(broken), "term observations/actor/bad: NameError: name 'absent'"),

@@ -12,7 +12,7 @@ from tickgraph.core.masked import assign_rows
 from tickgraph.env import config
 from tickgraph.env.actions import ActionManager, ActionTerm
 from tickgraph.env.commands import CommandManager, CommandTerm
-from tickgraph.env.term import Manager, Term, calling, check_shape
+from tickgraph.env.term import Manager, Term, calling, check_value
 
 __all__ = [
     "ActionManager",
@@ -55,7 +55,7 @@ class RewardManager(Manager):
         columns = []
         for term in self.terms.values():
             value = term()
-            check_shape(term.path, value, self._env.num_envs, "float")
+            check_value(term.path, value, self._env, "float")
             columns.append(value.to(torch.float32))
         self.values.copy_(torch.stack(columns, dim=1) * (self.weights * self._scale))
         out.copy_(self.values.sum(dim=1))
@@ -91,7 +91,7 @@ class TerminationManager(Manager):
                     length.fill_(steps)
                     with calling(term.path):
                         value = term()
-                    check_shape(term.path, value, self._env.num_envs, "bool")
+                    check_value(term.path, value, self._env, "bool")
                     ended.append(value.to(torch.bool))
                 if bool(~ended[0].any() & ended[1].all()):
                     raise TickgraphError(
@@ -106,7 +106,7 @@ class TerminationManager(Manager):
         truncated.zero_()
         for column, (name, term) in enumerate(self.terms.items()):
             value = term()
-            check_shape(term.path, value, self._env.num_envs, "bool")
+            check_value(term.path, value, self._env, "bool")
             value = value.to(torch.bool)
             self.dones[:, column].copy_(value)
             (truncated if self.is_time_out[name] else terminated).logical_or_(value)
@@ -197,7 +197,7 @@ class MetricManager(Manager):
         values = []
         for term in self.terms.values():
             value = term()
-            check_shape(term.path, value, self._env.num_envs, "float")
+            check_value(term.path, value, self._env, "float")
             values.append(value.to(torch.float32))
         return values
 

@@ -36,6 +36,9 @@ class ObservationTerm:
             raise TickgraphError(
                 f"term {self.path} returned {got}, expected a float tensor of shape ({env.num_envs}, D)"
             )
+        home = env.episode_length.device
+        if frame.device != home and home.type != "meta":  # the judge names what makes it elsewhere
+            raise TickgraphError(f"term {self.path} returned a tensor on {frame.device}, expected one on {home}")
         self.frame_dim = frame.shape[1]
         if cfg.history_length < 0:
             raise TickgraphError(f"term {self.path}: history_length {cfg.history_length} given, expected 0 or more")

@@ -216,12 +216,14 @@ class Entity:
 
     def write_root_link_pose_to_sim(self, pose: Tensor, mask: Tensor) -> None:
         """Stage position and quaternion (N, 7), world frame."""
+        self._check_width("pose", pose, 7)
         assign_rows(self._env.sim.staging_qpos[:, self._floating()], mask, pose)
         self._env.mark_written(mask)
 
     def write_root_link_velocity_to_sim(self, velocity: Tensor, mask: Tensor) -> None:
         """Stage linear and angular velocity (N, 6), world frame, at the orientation that is staged."""
         self._floating()
+        self._check_width("velocity", velocity, 6)
         quat = self.staged_root_pose()[:, 3:]
         # A free joint's velocity is linear in the world and angular in the body frame.
         angular = rotation.quat_apply_inverse(quat, velocity[:, 3:])
@@ -230,6 +232,8 @@ class Entity:
 
     def write_joint_state_to_sim(self, pos: Tensor, vel: Tensor, mask: Tensor) -> None:
         """Stage joint positions and velocities, (N, J) each."""
+        self._check_width("pos", pos, len(self.index.joint_names))
+        self._check_width("vel", vel, len(self.index.joint_names))
         for target, columns, value in (
             (self._env.sim.staging_qpos, self.data._qpos, pos),
             (self._env.sim.staging_qvel, self.data._dof, vel),
@@ -239,6 +243,14 @@ class Entity:
             else:
                 target.index_copy_(1, columns, torch.where(mask[:, None], value, target[:, columns]))
         self._env.mark_written(mask)
+
+    def _check_width(self, name: str, value: Tensor, width: int) -> None:
+        """Refuse a value that would be spread over columns: one number for all joints is seldom what is meant."""
+        if value.dim() == 0 or value.shape[-1] != width:
+            rows = self._env.num_envs
+            raise TickgraphError(
+                f"entity {self.name!r}: {name} has shape {tuple(value.shape)}, expected ({rows}, {width})"
+            )
 
     def staged_root_pose(self) -> Tensor:
         """(N, 7) position and quaternion as staged so far in this tick."""

@@ -204,7 +204,19 @@ def label(cfg: Any) -> str:
     return getattr(target, "__name__", str(target))
 
 
-def check_shape(path: str, value: Any, num_envs: int, what: str) -> None:
-    if not isinstance(value, Tensor) or value.dim() != 1 or value.shape[0] != num_envs:
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise TickgraphError(f"term {path} returned {got}, expected a {what} tensor of shape ({num_envs},)")
+def check_value(path: str, value: Any, env: Env, what: str) -> None:
+    """Refuse what a term returned unless it is a tensor (N,) of ``what`` ("float" or "bool") on the worlds' device.
+
+    All of it is known without looking at a value. Whole numbers pass as either; a float is no bool: whoever returns a
+    distance from a termination has forgotten to compare it.
+    """
+    home = env.episode_length.device
+    if not isinstance(value, Tensor) or value.shape != (env.num_envs,):
+        got = str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+    elif value.device != home:
+        got = f"a tensor on {value.device}"
+    elif value.is_complex() or (what == "bool" and value.is_floating_point()):
+        got = f"a tensor of {value.dtype}"
+    else:
+        return
+    raise TickgraphError(f"term {path} returned {got}, expected a {what} tensor of shape ({env.num_envs},) on {home}")
