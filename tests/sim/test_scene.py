@@ -72,6 +72,19 @@ def test_a_fixed_base_is_placed_at_its_initial_position():
         build_scene(SceneCfg({"robot": EntityCfg(SLIDER, InitialStateCfg(lin_vel=(1, 0, 0)))}))
 
 
+@pytest.mark.parametrize(
+    ("model", "init", "text"),
+    [
+        (SLIDER, {"joint_pos": {"x": np.nan}}, "init_state gives joint of entity 'robot' 'x' nan, expected a finite"),
+        (SLIDER, {"joint_vel": {"x": np.inf}}, "init_state gives joint of entity 'robot' 'x' inf, expected a finite"),
+        (BALL, {"pos": (0.0, np.nan, 1.0)}, r"init_state of entity 'robot' puts its root at \[0\.0, nan, 1\.0"),
+    ],
+)
+def test_an_initial_state_is_finite(model, init, text):
+    with pytest.raises(TickgraphError, match=text):
+        build_scene(SceneCfg({"robot": EntityCfg(model, InitialStateCfg(**init))}))
+
+
 def test_names_are_found_by_full_match_in_the_asked_order():
     entity = go2_scene().entity("robot")
     assert entity.find("joint", ".*_hip_joint") == [0, 3, 6, 9]

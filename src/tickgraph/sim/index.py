@@ -184,6 +184,10 @@ def index_entity(model: mujoco.MjModel, name: str, init: InitialStateCfg) -> Ent
     if floating:
         state[:3] = state[:3] if init.pos is None else init.pos
         state[3:7] = state[3:7] if init.rot is None else _unit(init.rot, name)
+    if not np.isfinite(state).all():
+        raise TickgraphError(
+            f"init_state of entity {name!r} puts its root at {state.tolist()}, expected finite numbers"
+        )
 
     return EntityIndex(
         name=name,
@@ -247,6 +251,8 @@ def _ranges(values: Floats, limited: NDArray) -> Floats:
 def _values(given: dict[str, float], names: tuple[str, ...], default: Floats, what: str) -> Floats:
     values = np.array(default, dtype=np.float64)
     for pattern, value in given.items():
+        if not np.isfinite(value):
+            raise TickgraphError(f"init_state gives {what} {pattern!r} {value}, expected a finite number")
         values[find_names(names, pattern, what)] = value
     return values
 
