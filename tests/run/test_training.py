@@ -311,18 +311,36 @@ def test_damaged_checkpoints_are_passed_over(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_fault_in_the_task_leaves_a_run_that_says_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+FIGURES = "def fault(trace):\n    raise RuntimeError('no figures today')\n"
+LATE = (
+    "from tickgraph.env.config import RecorderTermCfg\ncalls = []\n"
+    "def late(env):\n    calls.append(0)\n    return env.reward * (1 if len(calls) < 50 else {}['late'])\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "code", "reason"),
+    [
+        (FIGURES, "figures = fault", 2, "evaluation.figures: RuntimeError: no figures today at fault ("),
+        (LATE, "recorders['late'] = RecorderTermCfg(late)", 1, "KeyError: 'late'"),
+    ],
+    ids=["figures", "late"],
+)
+def test_a_fault_in_the_task_leaves_a_run_that_says_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, setting: str, code: int, reason: str
+) -> None:
     file = tmp_path / "tâche.py"
     file.write_text(
-        "from tickgraph.tasks.cartpole import cartpole_swingup\n"
-        "def figures(trace):\n    raise RuntimeError('no figures today')\n"
-        "def make():\n    task = cartpole_swingup()\n    task.evaluation.figures = figures\n    return task\n",
+        f"from tickgraph.tasks.cartpole import cartpole_swingup\n{text}"
+        f"def make():\n    task = cartpole_swingup()\n    task.evaluation.{setting}\n    return task\n",
         encoding="utf-8",
     )
-    run = train("étude №1 🤖", "--iterations", "6", task=f"{file}:make", code=1)
+    run = train("étude №1 🤖", "--iterations", "6", task=f"{file}:make", code=code)
     summary = manifest.read_summary(run)
-    assert (summary["status"], summary["reason"]) == ("failed", "RuntimeError: no figures today")
-    assert "no figures today" in (run.path / "traceback.txt").read_text()
+    assert summary["status"] == "failed" and summary["reason"].startswith(reason)
+    trace = run.path / "traceback.txt"
+    assert trace.exists() == (code == 1)  # a fault that has no one line of its own leaves its trace
+    assert code == 2 or "in late" in trace.read_text(encoding="utf-8")
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert checkpoint.files(run)  # the training itself is not lost
 
