@@ -314,7 +314,7 @@ def test_damaged_checkpoints_are_passed_over(capsys: pytest.CaptureFixture[str])
 FIGURES = "def fault(trace):\n    raise RuntimeError('no figures today')\n"
 LATE = (
     "from tickgraph.env.config import RecorderTermCfg\ncalls = []\n"
-    "def late(env):\n    calls.append(0)\n    return env.reward * (1 if len(calls) < 50 else {}['late'])\n"
+    "def late(env):\n    calls.append(0)\n    return env.reward * (1 if len(calls) < 6 else {}['late'])\n"
 )
 
 
