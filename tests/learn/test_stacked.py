@@ -20,7 +20,6 @@ PATHS = {
     "written": Switches(manual=True),
     "copies": Switches(manual=True, copies=True),
     "joined": Switches(manual=True, joined=True),
-    "beside": Switches(manual=True, beside=True),
     "as on a GPU": ON_A_GPU,
 }
 
@@ -46,13 +45,10 @@ def updates(learner: FlashSac, path: Switches) -> tuple[CriticUpdate, ActorUpdat
         ]
         for copy in copies:
             copy.refresh()
-    places = [None, None]
-    if path.beside:  # what is not written stays NaN
-        storages = (learner.critic_storage, learner.actor_storage)
-        places = [torch.full_like(storage.parameters, torch.nan) for storage in storages]
-    target = learner.target_storage.parameters
-    critic = CriticUpdate(learner.cfg, learner.critic_storage, target, learner.atoms, path, copies[0], places[0])
-    return critic, ActorUpdate(learner.cfg, learner.actor_storage, critic, path, copies[1], places[1])
+    critic = CriticUpdate(
+        learner.cfg, learner.critic_storage, learner.target_storage.parameters, learner.atoms, path, copies[0]
+    )
+    return critic, ActorUpdate(learner.cfg, learner.actor_storage, critic, path, copies[1])
 
 
 def close(mine: torch.Tensor, wanted: torch.Tensor, limit: float = 1e-5) -> None:

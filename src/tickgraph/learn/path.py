@@ -39,9 +39,6 @@ class Switches:
     joined: bool = False
     """Gradients that are written out, statistics, the stacked critics' small parameters and the figures for the log are
     put together by one copy of all parts each; else as a compiler sees fit."""
-    beside: bool = False
-    """Products that make gradients of weights run on a branch beside the backward pass, and write to where the step
-    reads them."""
     batch_norm: str = "torch"
     loss_head: str = "torch"
     row_step: str = "torch"
@@ -55,7 +52,7 @@ class Switches:
             if form not in FORMS:
                 hint = nearby(form, FORMS) or f"use one of {', '.join(FORMS)}"
                 raise TickgraphError(f"Switches.{name} is {form!r}; {hint}")
-        needs = {"copies": self.copies, "shared_actions": self.shared_actions, "beside": self.beside}
+        needs = {"copies": self.copies, "shared_actions": self.shared_actions}
         needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head")}
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
@@ -87,7 +84,7 @@ class Switches:
         return kernel.categorical_head
 
 
-ON_A_GPU = Switches(manual=True, copies=True, shared_actions=True, joined=True, beside=True)
+ON_A_GPU = Switches(manual=True, copies=True, shared_actions=True, joined=True)
 """What a GPU computes without kernels, where gradients can be written out."""
 PLAIN_ON_A_GPU = Switches(joined=True)
 """The same where they cannot."""

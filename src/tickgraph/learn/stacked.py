@@ -14,13 +14,12 @@ from torch import Tensor
 
 from tickgraph.learn import trunk
 from tickgraph.learn.flashsac import ActorLoss, CriticLoss, FlashSac, FlashSacCfg
-from tickgraph.learn.gradients import Gradients, GradientsBeside, full_product
 from tickgraph.learn.kernel_check import check_batch_norm, check_loss_head, check_row_steps
 from tickgraph.learn.networks import log_std_of, sample_action
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.storage import Stacked, Storage
-from tickgraph.learn.trunk import Kept, Running, Weights, fill
+from tickgraph.learn.trunk import Grads, Kept, Running, Weights, fill, full_product
 
 
 class CriticGradient(NamedTuple):
@@ -69,7 +68,6 @@ class CriticUpdate:
         atoms: (K,) support.
         path: how it is computed.
         stacked: copies of the weights of both, where the path keeps them.
-        place: (P,) where the gradient goes, where the path computes parts of it beside the rest.
     """
 
     def __init__(
@@ -80,10 +78,9 @@ class CriticUpdate:
         atoms: Tensor,
         path: Switches,
         stacked: Stacked | None,
-        place: Tensor | None = None,
     ) -> None:
         self.cfg, self.storage, self.target, self.atoms, self.path = cfg, storage, target, atoms, path
-        self.stacked, self.place = stacked, place
+        self.stacked = stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
         self.norm, self.head, self.flat = path.norm_form(), path.head_form(), path.flat_form()
 
@@ -118,28 +115,23 @@ class CriticUpdate:
             self.dtype,
         )
         loss, q, target_q = figures.mean(1).unbind()
-        grad = self._backward(weights, x, kept, to_logits, (features, unit, scale, head), members)
+        grads = self._backward(weights, x, kept, to_logits, (features, unit, scale, head), members)
+        grad = self.flat([grads[span.name] for span in self.storage.spans])
         statistics = kept.statistics((first_mean, first_var), members, x.shape[0], self.flat)
         return CriticGradient(loss, q, target_q, statistics, grad)
 
     def _backward(
         self, weights: Weights, x: Tensor, kept: Kept, to_logits: Tensor, ends: Sequence[Tensor], members: int
-    ) -> Tensor:
-        """Return the gradient of all parameters (P,), from that of the logits (members, B, K filled up)."""
+    ) -> Grads:
+        """Return the gradients of all parameters, from that of the logits (members, B, K filled up)."""
         features, unit, scale, head = (value[:members] for value in ends)
-        atoms, grads = self.atoms.shape[0], gradients(self.storage, self.flat, self.place)
-        grads.product("head.weight", to_logits[..., :atoms], features)
+        atoms = self.atoms.shape[0]
+        to_features, to_gain = trunk.unit_backward(torch.bmm(to_logits, head), unit, scale, weights.gain[:members])
+        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm)
+        grads["trunk.norm.gain"] = to_gain
+        grads["head.weight"] = full_product(to_logits.transpose(1, 2), features)[:, :atoms]
         grads["head_bias"] = trunk.wide(to_logits).sum(1)[:, :atoms]
-        to_features, grads["trunk.norm.gain"] = trunk.unit_backward(
-            torch.bmm(to_logits, head), unit, scale, weights.gain[:members]
-        )
-        trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm, grads)
-        return grads.flat()
-
-
-def gradients(storage: Storage, flatten: Callable[[Sequence[Tensor]], Tensor], place: Tensor | None) -> Gradients:
-    """Return what gathers the gradients of a network, beside the rest where there is a place (P,) for them."""
-    return Gradients(storage, flatten) if place is None else GradientsBeside(storage, place)
+        return grads
 
 
 def critic_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -157,20 +149,12 @@ class ActorUpdate:
         critics: the critics' update, whose weights are read.
         path: how it is computed.
         stacked: copies of the actor's weights, where the path keeps them.
-        place: as for `CriticUpdate`.
     """
 
     def __init__(
-        self,
-        cfg: FlashSacCfg,
-        storage: Storage,
-        critics: CriticUpdate,
-        path: Switches,
-        stacked: Stacked | None,
-        place: Tensor | None = None,
+        self, cfg: FlashSacCfg, storage: Storage, critics: CriticUpdate, path: Switches, stacked: Stacked | None
     ) -> None:
         self.cfg, self.storage, self.critics, self.path, self.stacked = cfg, storage, critics, path, stacked
-        self.place = place
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
         self.norm, self.flat = path.norm_form(), path.flat_form()
 
@@ -225,13 +209,13 @@ class ActorUpdate:
         to_raw = to_log_std * (6.0 * (1.0 - torch.tanh(raw).square()))
 
         to_out = fill(torch.cat((to_mean, to_raw), dim=-1)).to(self.dtype).unsqueeze(0)
-        grads = gradients(self.storage, self.flat, self.place)
-        to_features, grads["trunk.norm.gain"] = trunk.unit_backward(torch.bmm(to_out, head), unit, scale, weights.gain)
-        trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm, grads)
+        to_features, to_gain = trunk.unit_backward(torch.bmm(to_out, head), unit, scale, weights.gain)
+        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm)
+        grads["trunk.norm.gain"] = to_gain
         to_head = full_product(to_out.transpose(1, 2), features)[0]
         grads["mean.weight"], grads["raw.weight"] = to_head[:actions], to_head[actions : 2 * actions]
         grads["mean_bias"], grads["raw_bias"] = to_mean.sum(0), to_raw.sum(0)
-        grad = grads.flat()
+        grad = self.flat([grads[span.name] for span in self.storage.spans])
         statistics = kept.statistics((first_mean, first_var), 1, x.shape[0], self.flat)
         return ActorGradient(loss, -log_prob.mean(), statistics, grad)
 
@@ -272,15 +256,8 @@ class Written:
             if cfg.bf16:  # in float32 a single network is its own copy
                 actors = learner.actor_step.stacked = Stacked(learner.actor_storage, None, dtype, arena, "copies/actor")
         self.copies = [copy for copy in (critics, actors) if copy is not None]
-        places: list[Tensor | None] = [None, None]
-        if switches.beside:
-            networks = {"critic": learner.critic_storage, "actor": learner.actor_storage}
-            places = [
-                arena.constant(f"gradients/{name}", torch.zeros_like(storage.parameters), why="of the update under way")
-                for name, storage in networks.items()
-            ]
-        self.critic = CriticUpdate(cfg, learner.critic_storage, target, learner.atoms, switches, critics, places[0])
-        self.actor = ActorUpdate(cfg, learner.actor_storage, self.critic, switches, actors, places[1])
+        self.critic = CriticUpdate(cfg, learner.critic_storage, target, learner.atoms, switches, critics)
+        self.actor = ActorUpdate(cfg, learner.actor_storage, self.critic, switches, actors)
 
     def refresh(self) -> None:
         """Copy the weights anew: whatever has happened to the parameters, a cycle begins with true copies."""
