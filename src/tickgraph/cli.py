@@ -16,6 +16,7 @@ from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
+from tickgraph.run.packages import missing_package
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
 from tickgraph.run.startup import process_began, rare_collections
 
@@ -61,6 +62,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
+        error = missing_package(error) or error
         if isinstance(error, MemoryError | RuntimeError):
             from tickgraph.core.memory import out_of_memory
 
@@ -229,7 +231,7 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
 
         place = Ending()
         code = run_training(task, run, interrupts, place, resume, stop_after, began=began, started=started)
-    except TickgraphError:
+    except (TickgraphError, ModuleNotFoundError):
         if resumed is None and not run.manifest.exists():  # nothing ran: a folder that only holds an error helps nobody
             folder.discard(run)
         raise

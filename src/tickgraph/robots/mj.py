@@ -24,10 +24,7 @@ def load_mujoco() -> ModuleType:
     lacks. Physics needs no OpenGL, so such an import is repeated without it; rendering says why it is unavailable
     later (see ``sim/render.py``). The environment is left as it was found.
     """
-    if "mujoco" in sys.modules:
-        mujoco = sys.modules["mujoco"]
-    else:
-        mujoco = _import()
+    mujoco = sys.modules.get("mujoco") or _import()
     config = mujoco.MjLogConfig.get()
     config.logto_file = False  # by default MuJoCo writes MUJOCO_LOG.TXT into the working folder
     mujoco.MjLogConfig.set(config)

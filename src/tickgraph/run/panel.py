@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.run.packages import missing_package
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ def warn(text: str) -> None:
 
 def one_line(error: BaseException) -> str:
     """Return an error as one line: its own text for the user's errors, with its type for others."""
+    error = missing_package(error) or error
     text = " ".join(str(error).split())
     return (
         text

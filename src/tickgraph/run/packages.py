@@ -1,0 +1,48 @@
+"""A package that tickgraph needs and that is not installed, as one line that says what to run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tickgraph.core.errors import TickgraphError
+
+# What pip installs for the modules that this package imports.
+PACKAGES = {
+    "torch": "torch",
+    "mujoco": "mujoco-core[rendering]",
+    "numpy": "numpy",
+    "tyro": "tyro",
+    "rich": "rich",
+    "tensorboard": "tensorboard",
+    "yaml": "pyyaml",
+    "safetensors": "safetensors",
+    "imageio_ffmpeg": "imageio-ffmpeg",
+    "matplotlib": "matplotlib",
+    "mujoco_warp": "tickgraph[gpu]",
+    "warp": "tickgraph[gpu]",
+}
+_HERE = str(Path(__file__).parents[1])
+_LIBRARIES = ("site-packages", "dist-packages")
+
+
+def missing_package(error: BaseException | None) -> TickgraphError | None:
+    """Return the line for a package of ours that an import lacked, or None where an error is about something else.
+
+    What a task's own file imports is its author's affair: that error keeps its file and line.
+    """
+    while error is not None and not isinstance(error, ModuleNotFoundError):
+        error = error.__cause__
+    module = str(error.name).partition(".")[0] if error is not None else ""
+    if error is None or module not in PACKAGES or sys.modules.get(module) is not None:
+        return None  # of an installed package a part is missing: another version
+    importer, step = "", error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        importer = importer if file.startswith("<frozen") or "importlib" in file else file
+        step = step.tb_next
+    if not importer.startswith(_HERE) and not any(name in Path(importer).parts for name in _LIBRARIES):
+        return None
+    return TickgraphError(
+        f"the package for {module!r} is not installed in this Python; run: pip install '{PACKAGES[module]}'"
+    )
