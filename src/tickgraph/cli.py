@@ -59,6 +59,12 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         return 0
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except SystemExit as error:
+        named = _of_term(error)
+        if named is None:
+            raise
+        print(f"tickgraph: {named}", file=sys.stderr)
+        return EXIT_USER_ERROR
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
@@ -67,6 +73,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
             from tickgraph.core.memory import out_of_memory
 
             error = out_of_memory(error, f"`tickgraph {words[0]}`") or error
+        error = _of_term(error) or error
         expected = isinstance(error, TickgraphError)
         text = " ".join(str(error).split())
         hint = "" if expected else f"{type(error).__name__}: "
@@ -76,6 +83,15 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     finally:
         if own is not None:
             own.restore()
+
+
+def _of_term(error: BaseException) -> TickgraphError | None:
+    """Return the line that names the term in whose call an error was raised, or None."""
+    if "tickgraph.env.env" not in sys.modules:
+        return None
+    from tickgraph.env.late import of_term
+
+    return of_term(error)
 
 
 def _dispatch(words: list[str], interrupts: Interrupts | None, began: float) -> int:

@@ -316,18 +316,25 @@ LATE = (
     "from tickgraph.env.config import RecorderTermCfg\ncalls = []\n"
     "def late(env):\n    calls.append(0)\n    return env.reward * (1 if len(calls) < 6 else {}['late'])\n"
 )
+ENDS = LATE.replace("{}['late']", "exit(0)")
 
 
 @pytest.mark.parametrize(
-    ("text", "setting", "code", "reason"),
+    ("text", "setting", "traced", "reason"),
     [
-        (FIGURES, "figures = fault", 2, "evaluation.figures: RuntimeError: no figures today at fault ("),
-        (LATE, "recorders['late'] = RecorderTermCfg(late)", 1, "KeyError: 'late'"),
+        (FIGURES, "figures = fault", False, "evaluation.figures: RuntimeError: no figures today at fault ("),
+        (LATE, "recorders['late'] = RecorderTermCfg(late)", True, "term recorders/late: KeyError: 'late' at late ("),
+        (
+            ENDS,
+            "recorders['late'] = RecorderTermCfg(late)",
+            True,
+            "term recorders/late: SystemExit: it ends",
+        ),
     ],
-    ids=["figures", "late"],
+    ids=["figures", "late", "ends"],
 )
 def test_a_fault_in_the_task_leaves_a_run_that_says_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, setting: str, code: int, reason: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, setting: str, traced: bool, reason: str
 ) -> None:
     file = tmp_path / "tâche.py"
     file.write_text(
@@ -335,12 +342,12 @@ def test_a_fault_in_the_task_leaves_a_run_that_says_failed(
         f"def make():\n    task = cartpole_swingup()\n    task.evaluation.{setting}\n    return task\n",
         encoding="utf-8",
     )
-    run = train("étude №1 🤖", "--iterations", "6", task=f"{file}:make", code=code)
+    run = train("étude №1 🤖", "--iterations", "6", task=f"{file}:make", code=2)
     summary = manifest.read_summary(run)
     assert summary["status"] == "failed" and summary["reason"].startswith(reason)
     trace = run.path / "traceback.txt"
-    assert trace.exists() == (code == 1)  # a fault that has no one line of its own leaves its trace
-    assert code == 2 or "in late" in trace.read_text(encoding="utf-8")
+    assert trace.exists() == traced  # what failed in the midst of a run leaves its trace
+    assert not traced or "in late" in trace.read_text(encoding="utf-8")
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert checkpoint.files(run)  # the training itself is not lost
 

