@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.evaluate import EvalTrace, own_figures
+from tickgraph.run.evaluate import BUILT_IN, EvalTrace, check_figures, evaluate, own_figures
+from tickgraph.tasks.cartpole import cartpole_swingup
 
 
 def _trace() -> EvalTrace:
@@ -37,6 +38,7 @@ def test_figures_are_numbers_whatever_they_are_made_of() -> None:
             r"'m' is a tensor \(2,\), expected a number",
         ),
         (lambda trace: {"m": "far"}, r"evaluation\.figures: 'm' is 'far', expected a number"),
+        (lambda trace: {"survival": 1.0}, r"evaluation\.figures: 'survival' is what every evaluation reports"),
         (lambda trace: 3, r"evaluation\.figures returned int, expected a dictionary of numbers"),
         (_absent, r"evaluation\.figures: KeyError: 'speed' at _absent \(.*test_own_figures\.py:\d+\)"),
     ],
@@ -45,3 +47,36 @@ def test_wrong_figures_are_one_line(figures, text) -> None:
     with pytest.raises(TickgraphError, match=text) as caught:
         own_figures(figures, _trace())
     assert "\n" not in str(caught.value)
+
+
+def _values(trace):
+    raise ValueError("no step is upright")
+
+
+def test_figures_are_tried_before_the_training(capsys: pytest.CaptureFixture[str]) -> None:
+    task = cartpole_swingup()
+    check_figures(task, "mujoco")
+    seen = []
+    task.evaluation.figures = lambda trace: seen.append(trace) or {}
+    check_figures(task, "mujoco")
+    (trace,) = seen
+    assert trace.signals["cart_pos"].shape == (500, 2, 1) and trace.counted.shape == (500, 2)
+    assert capsys.readouterr().err == ""
+    for figures, text in (
+        (lambda trace: {"m": trace.mean("distance")}, "no recorder 'distance'"),
+        (lambda trace: {"m": trace.mean("cart_pos")[:, 0]}, r"a tensor \(2,\), expected a number"),
+        (_absent, "no recorder 'distance'"),
+        (lambda trace: {"m": trace.signals["speed"].mean()}, "KeyError: 'speed'"),
+    ):
+        task.evaluation.figures = figures
+        with pytest.raises(TickgraphError, match=text):
+            check_figures(task, "mujoco")
+    task.evaluation.figures = _values  # may be due to the zeros
+    check_figures(task, "mujoco")
+    assert "ValueError: no step is upright at _values" in capsys.readouterr().err
+
+
+def test_the_names_of_every_evaluation_are_those_it_reports() -> None:
+    task = cartpole_swingup()
+    task.evaluation.episodes, task.evaluation.episode_s, task.evaluation.figures = 2, 0.1, None
+    assert {*evaluate(task, None), "report"} == set(BUILT_IN)

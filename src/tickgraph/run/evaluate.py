@@ -19,10 +19,14 @@ from tickgraph.env.term import own_code
 from tickgraph.learn.build import make_learner
 from tickgraph.learn.explore import GreedyPolicy
 from tickgraph.run.config import Task
+from tickgraph.run.panel import warn
 from tickgraph.run.settings import clone
 from tickgraph.sim.platform import resolve_platform
 
 POLICY = "policy/"  # where the learner keeps the policy that acts
+BUILT_IN = ("episodes", "survival", "return", "length", "length_s", "invalid", "report")
+# What wrong code raises whatever the values are.
+_WRONG_CODE = (NameError, AttributeError, KeyError, TypeError, ImportError, SystemExit)
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,7 @@ def own_figures(figures: Callable[[EvalTrace], Mapping[str, Any]], trace: EvalTr
     """Return a task's own figures of an evaluation as plain numbers, None for one that is not finite.
 
     Raises:
-        TickgraphError: the function fails, or returns something else than numbers by name.
+        TickgraphError: the function fails, or returns something else than numbers by names of its own.
     """
     with own_code("evaluation.figures"):
         made = figures(trace)
@@ -217,6 +221,8 @@ def own_figures(figures: Callable[[EvalTrace], Mapping[str, Any]], trace: EvalTr
         raise TickgraphError(f"evaluation.figures returned {type(made).__name__}, expected a dictionary of numbers")
     result: dict[str, float | None] = {}
     for name, value in made.items():
+        if name in BUILT_IN:
+            raise TickgraphError(f"evaluation.figures: {name!r} is what every evaluation reports; choose another name")
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError):
@@ -224,3 +230,33 @@ def own_figures(figures: Callable[[EvalTrace], Mapping[str, Any]], trace: EvalTr
             raise TickgraphError(f"evaluation.figures: {name!r} is {what}, expected a number") from None
         result[str(name)] = number if math.isfinite(number) else None
     return result
+
+
+@torch.no_grad()
+def check_figures(task: Task, backend: str) -> None:
+    """Call a task's own figures before the training, on episodes of zeros of the shapes that its recorders have.
+
+    What wrong code raises, and what is no number by name, is refused. What may be due to the zeros is a warning.
+
+    Raises:
+        TickgraphError: the evaluation could not be made; the text says why.
+    """
+    if task.evaluation.figures is None:
+        return
+    worlds = min(task.evaluation.episodes, 2)
+    cfg = evaluation_env_cfg(task)
+    try:
+        env = Env(cfg, worlds, "meta", backend, "eager")
+        made = {name: term() for name, term in env.recorder_manager.terms.items()}
+    except (Exception, SystemExit):
+        return  # it needs values; the environment itself says what is wrong with it
+    steps = env.max_episode_length
+    signals = {name: torch.zeros((steps, *value.shape), dtype=value.dtype) for name, value in made.items()}
+    yes, zeros = torch.ones(worlds, dtype=torch.bool), torch.zeros(worlds)
+    counted, lengths = yes.expand(steps, worlds).clone(), torch.full((worlds,), steps)
+    try:
+        own_figures(task.evaluation.figures, EvalTrace(env.step_dt, counted, yes, ~yes, zeros, lengths, signals))
+    except TickgraphError as error:
+        if error.__cause__ is None or isinstance(error.__cause__, _WRONG_CODE):
+            raise
+        warn(f"{error}, on a trial with zeros; if it fails after the training too, mend it and run `tickgraph eval`")

@@ -14,7 +14,7 @@ from tickgraph.core.memory import memory_for
 from tickgraph.env.late import of_term
 from tickgraph.run import checkpoint, folder, manifest
 from tickgraph.run.config import Task
-from tickgraph.run.evaluate import POLICY, evaluate
+from tickgraph.run.evaluate import POLICY, check_figures, evaluate
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
@@ -160,6 +160,7 @@ def _train(
             warn(problem)
         if saved is None:
             say(f"{run.path} has no checkpoint yet; it starts from the first iteration")
+    check_figures(task, task.train.backend)
     startup.reached("loaded_s")  # Python, libraries and the task's settings
     trainer = Trainer(task, run, interrupts, ending, startup)
     if trainer.schedule.warmup >= task.train.iterations:
