@@ -23,6 +23,7 @@ class Env:
         self.ids = self.arena.new("ids", (N,), torch.int64)
         self.mask = self.arena.new("mask", (N,), torch.bool)
         self.scale = self.arena.new("scale", ())
+        self.view = self.arena.new("sim/qpos", (N, 4), read_only=True)
         self.on_cpu = torch.zeros(4)
         self.extras = {}
         self.log = []
@@ -146,7 +147,28 @@ def swallows(env):
         pass
 
 
+def zeroes_a_view(env):
+    return env.view[:, 1:3].zero_()[:, 0]  # here
+
+
+def clamps_into_a_view(env):
+    return torch.clamp(env.x, 0.0, 1.0, out=env.view)  # here
+
+
+def assigns_a_view(env):
+    env.view[:, 0] = 1.0  # here
+
+
+def adds_to_a_view(env):
+    pos = env.view
+    pos += env.x  # here
+
+
 BAD = {
+    zeroes_a_view: judge.READ_ONLY,
+    clamps_into_a_view: judge.READ_ONLY,
+    assigns_a_view: judge.READ_ONLY,
+    adds_to_a_view: judge.READ_ONLY,
     item: judge.HOST_READ,
     branch: judge.HOST_READ,
     as_float: judge.HOST_READ,
@@ -358,6 +380,13 @@ def good_in_place(env):
 
 def good_statistics(env):
     return env.x.median(dim=1).values + env.x.topk(2).values[:, 0] + torch.linalg.vector_norm(env.x, dim=-1)
+
+
+def good_copy_of_a_view(env):
+    own = env.view.clone()
+    own[:, 0] = 1.0
+    env.x.copy_(env.view)
+    return own.clamp_(-1.0, 1.0)[:, 0] + env.view[:, 0]
 
 
 GOOD = [value for name, value in list(globals().items()) if name.startswith("good_")]

@@ -16,6 +16,7 @@ class _Entry:
     tensor: Tensor
     why: str
     constant: bool
+    read_only: bool = False
 
 
 class Arena:
@@ -52,6 +53,7 @@ class Arena:
         dtype: torch.dtype = torch.float32,
         why: str = "",
         fill: float | int | bool = 0,
+        read_only: bool = False,
     ) -> Tensor:
         """Declare a tensor of state, filled with `fill`; it is part of every snapshot.
 
@@ -61,6 +63,7 @@ class Arena:
             dtype: element type.
             why: one line for readers of `table`.
             fill: value of every element at first.
+            read_only: its owner alone writes it; the judge names whoever else does.
 
         Returns:
             The tensor, on the arena's device. Write it in place, never rebind it.
@@ -79,7 +82,7 @@ class Arena:
             f"tensor {name!r} {size} {_short(dtype)} beside the {self.nbytes() / 1e9:.1f} GB declared before"
         ):
             tensor = torch.full(size, fill, dtype=dtype, device=self.device)
-        self._entries[name] = _Entry(tensor, why, constant=False)
+        self._entries[name] = _Entry(tensor, why, constant=False, read_only=read_only)
         return tensor
 
     def constant(self, name: str, value: object, dtype: torch.dtype = torch.float32, why: str = "") -> Tensor:
@@ -139,6 +142,10 @@ class Arena:
             }
             for name, entry in self._entries.items()
         ]
+
+    def read_only(self) -> dict[str, Tensor]:
+        """Return by name what its owner alone may write."""
+        return {name: entry.tensor for name, entry in self._entries.items() if entry.read_only}
 
     def snapshot(self) -> dict[str, Tensor]:
         """Return a copy of every tensor of state (not of the constants), on the arena's device."""

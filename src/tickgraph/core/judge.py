@@ -30,6 +30,7 @@ RANDOM = "global generator"
 OTHER_DEVICE = "other device"
 HOST_DATA = "host data"
 REBOUND = "rebound tensor"
+READ_ONLY = "read-only tensor"
 HOST_STATE = "host state"
 ERROR = "error"
 
@@ -63,7 +64,7 @@ class JudgedCall:
         fn: does the call, on an environment whose arena is on the meta device.
         func: the user's function, class or instance; its file and line are named where no better place is known.
         owners: objects whose attributes the call may not change: the environment, the term's instance.
-        arena: whose tensors the call may not rebind.
+        arena: whose tensors the call may not rebind, nor write where they are read-only.
     """
 
     manager: str
@@ -102,7 +103,7 @@ def _judge(call: JudgedCall) -> list[Blocker]:
     saved = [(vars(owner), dict(vars(owner))) for owner in call.owners if hasattr(owner, "__dict__")]
     try:
         with recorded_assignments(call.owners, watch.assign), torch.no_grad():
-            with _Functions(watch) as functions, _Operations(functions):
+            with _Functions(watch) as functions, _Operations(functions, call.arena):
                 call.fn()
     except _Found:
         pass
@@ -210,10 +211,11 @@ class _Functions(TorchFunctionMode):
 class _Operations(TorchDispatchMode):
     """Sees every operator with its tensors."""
 
-    def __init__(self, functions: _Functions) -> None:
+    def __init__(self, functions: _Functions, arena: Arena) -> None:
         super().__init__()
         self.functions = functions
         self.watch = functions.watch
+        self.arena = arena
 
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, kinds: object, args: tuple = (), kwargs: dict | None = None
@@ -236,11 +238,22 @@ class _Operations(TorchDispatchMode):
             self._block(RANDOM, "draws from torch's global generator; take an `rng` parameter")
         if func.overloadpacket in _REBINDS:
             self._block(REBOUND, "changes the storage of a tensor; write it in place")
+        self._check_writes(func, args, kwargs)
         result = func(*args, **kwargs)
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type != "meta":
                 self._block(OTHER_DEVICE, f"makes a tensor on {leaf.device}; pass device=")
         return result
+
+    def _check_writes(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
+        if not func._schema.is_mutable:
+            return
+        given = {**{a.name: v for a, v in zip(func._schema.arguments, args, strict=False)}, **kwargs}
+        written = [given.get(a.name) for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
+        storages = {leaf.untyped_storage()._cdata for leaf in tree_leaves(written) if isinstance(leaf, Tensor)}
+        for name, tensor in self.arena.read_only().items():
+            if tensor.untyped_storage()._cdata in storages:
+                self._block(READ_ONLY, f"writes {name!r}, which the simulation alone may; work on a copy (clone())")
 
     def _check_indices(self, func: torch._ops.OpOverload, args: tuple) -> None:
         if func.overloadpacket not in _INDEXED:

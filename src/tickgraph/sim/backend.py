@@ -90,7 +90,8 @@ class Backend(ABC):
                     f"{name!r} is not fresh after a step, so that no term may read it{hint}; the fresh fields are "
                     f"{', '.join(FRESH)}"
                 )
-            tensor = self._arena.new(f"sim/{name}", (self.num_envs, *shape), why="view of the simulation")
+            shape = (self.num_envs, *shape)
+            tensor = self._arena.new(f"sim/{name}", shape, why="view of the simulation", read_only=True)
             if name in ("qpos", "qvel"):
                 tensor.copy_(self.default_qpos if name == "qpos" else self.default_qvel)
             self._views[name] = tensor
