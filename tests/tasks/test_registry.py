@@ -135,3 +135,19 @@ def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
         registry.register("mine", "module:other")
     with pytest.raises(TickgraphError, match="module:function"):
         registry.register("other", "module")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("task.env.rewards['upright'].weight = 'heavy'", "env.rewards.upright.weight is 'heavy', expected a number"),
+        ("task.train.iterations = 10.5", "train.iterations is 10.5, expected a whole number"),
+        ("task.env.decimation = 2.5", "env.decimation is 2.5, expected a whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_named_by_its_path(tmp_path: Path, change: str, text: str) -> None:
+    file = tmp_path / "typed.py"
+    lines = ("def make():", "    task = cartpole_swingup()", f"    {change}", "    return task")
+    file.write_text("from tickgraph.tasks.cartpole import cartpole_swingup\n" + "\n".join(lines))
+    with pytest.raises(TickgraphError, match=text):
+        registry.load(f"{file}:make")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.fields import check_fields
 from tickgraph.core.program import Resolution
 from tickgraph.core.rng import Rng
 from tickgraph.learn.normalizer import ObsNormalizer, RewardNormalizer
@@ -64,6 +65,7 @@ class AlgoCfg:
     not_negative: ClassVar[tuple[str, ...]] = ("lr_warmup",)
 
     def __post_init__(self) -> None:
+        check_fields(self, type(self).__name__)
         for name, value in vars(self).items():
             if isinstance(value, float):
                 self._check(name, abs(value) <= LARGEST, "it must be a number that float32 holds")

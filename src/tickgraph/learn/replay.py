@@ -87,7 +87,7 @@ class Ring:
             raise TickgraphError(f"n_step is {n_step}; a window takes at least one step")
         if capacity < n_step + 1 + ahead:
             raise TickgraphError(
-                f"a ring of {capacity} slots holds no window of {n_step} steps beside {ahead} slots being written; "
+                f"a ring (slots: {capacity}) holds no window (steps: {n_step}) beside what is being written ({ahead}); "
                 f"give it at least {n_step + 1 + ahead}"
             )
         if boundary_rows is not None and boundary_rows < 1:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tickgraph.core import rotation
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.fields import check_fields
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.config import CommandTermCfg
 from tickgraph.env.managers import CommandTerm
@@ -305,6 +306,7 @@ class MotionCommandCfg(CommandTermCfg):
     entity_name: str = "robot"
 
     def __post_init__(self) -> None:
+        check_fields(self, "MotionCommandCfg")
         if not self.clips:
             raise TickgraphError("MotionCommandCfg.clips is empty, expected names of clips, motion files or folders")
         # A run's configuration is read again from other folders, so that files are kept by their full path.

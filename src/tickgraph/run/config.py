@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.fields import check_fields
 from tickgraph.core.rng import MOST_ROWS
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.learn.build import algo_name, check_algo
@@ -88,6 +89,7 @@ class TrainCfg:
     """Threads of torch in an update; by default the processors that the process may use."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "train")
         for name in (
             *("ticks_per_iteration", "updates_per_iteration", "iterations", "replay_slots", "log_interval"),
             *("checkpoint_interval", "keep_checkpoints", "tick_threads"),
@@ -156,6 +158,7 @@ class EvaluationCfg:
     """Turns them into more than numbers: "report" in the result, lines on the terminal, a picture in plots/."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "evaluation")
         if self.episodes < 1:
             raise TickgraphError(f"evaluation.episodes is {self.episodes}, expected a whole number of at least 1")
         if self.episodes > MOST_ROWS:
@@ -179,6 +182,7 @@ class VideoCfg:
     fps: int = 25
 
     def __post_init__(self) -> None:
+        check_fields(self, "video")
         if not 0.0 < self.seconds < math.inf:
             raise TickgraphError(f"video.seconds is {self.seconds}, expected more than 0 seconds")
         for name in ("worlds", "width", "height", "fps"):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-import types
-import typing
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.fields import check_fields, hints, settable, type_name
 from tickgraph.run.arguments import split
 from tickgraph.run.config import Task
 from tickgraph.run.files import write_atomically
@@ -43,7 +42,7 @@ class Setting:
     @property
     def type_name(self) -> str:
         """The type as a reader of the help sees it."""
-        return _type_name(self.type)
+        return type_name(self.type)
 
 
 def settings(task: Task) -> Iterator[Setting]:
@@ -102,16 +101,28 @@ def parse_value(kind: Any, words: Sequence[str], what: str) -> Any:
             return tyro.cli(holder, args=arguments, config=(tyro.conf.FlagConversionOff,)).value
     except SystemExit:
         given = " ".join(words) or "nothing"
-        raise TickgraphError(f"{what} is {given!r}, expected {_type_name(kind)}") from None
+        raise TickgraphError(f"{what} is {given!r}, expected {type_name(kind)}") from None
 
 
 def recheck(task: Task) -> None:
     """Let every configuration judge its values again, after some were set one by one."""
+    check_types(task)
     for root in ROOTS:
-        for node in _dataclasses(getattr(task, root)):
+        for _, node in _dataclasses(getattr(task, root), root):
             check = getattr(node, "__post_init__", None)
             if check is not None:
                 check()
+
+
+def check_types(task: Task) -> None:
+    """Refuse a value anywhere in a task that is not of its field's type.
+
+    Raises:
+        TickgraphError: the text names the value's path, the value and the type.
+    """
+    for root in ROOTS:
+        for path, node in _dataclasses(getattr(task, root), root):
+            check_fields(node, path)
 
 
 def dump(task: Task) -> dict[str, Any]:
@@ -185,8 +196,8 @@ def clone(value: Any) -> Any:
 
 def _walk(node: Any, path: str) -> Iterator[Setting]:
     if dataclasses.is_dataclass(node):
-        hints = _hints(type(node))
-        items = [(field.name, hints[field.name]) for field in dataclasses.fields(node) if field.init]
+        kinds = hints(type(node))
+        items = [(field.name, kinds[field.name]) for field in dataclasses.fields(node) if field.init]
     else:
         items = [(key, None) for key in node]
     for key, hint in items:
@@ -195,44 +206,9 @@ def _walk(node: Any, path: str) -> Iterator[Setting]:
         if dataclasses.is_dataclass(value) or (isinstance(value, dict) and value):
             yield from _walk(value, here)
             continue
-        kind = _settable(hint) if hint not in (None, Any) else _type_of(value)
+        kind = settable(hint) if hint not in (None, Any) else _type_of(value)
         if kind is not None:
             yield Setting(here, kind, value, node, key)
-
-
-def _hints(kind: type) -> dict[str, Any]:
-    """Return the field types of a dataclass; names that only type checkers know make their field unsettable."""
-    try:
-        return typing.get_type_hints(kind)
-    except NameError:
-        hints: dict[str, Any] = {}
-        for field in dataclasses.fields(kind):
-            owner = next(base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", {}))
-            try:
-                text = owner.__annotations__[field.name]
-                hints[field.name] = (
-                    eval(text, dict(vars(sys.modules[owner.__module__])), {}) if isinstance(text, str) else text
-                )
-            except NameError:
-                hints[field.name] = object
-        return hints
-
-
-def _settable(hint: Any) -> Any:
-    """Return the type that the command line can give for a field of type `hint`, or None."""
-    if hint in (bool, int, float, str, type(None)):
-        return hint
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return hint
-    if origin in (typing.Union, types.UnionType):
-        parts = [part for part in map(_settable, arguments) if part is not None]
-        return typing.Union[tuple(parts)] if set(parts) - {type(None)} else None  # noqa: UP007
-    if origin in (tuple, list):
-        parts = [Ellipsis if part is Ellipsis else _settable(part) for part in arguments]
-        if parts and None not in parts:
-            return origin[tuple(parts)]
-    return None
 
 
 def _type_of(value: Any) -> Any:
@@ -248,22 +224,6 @@ def _type_of(value: Any) -> Any:
         if None not in parts:
             return tuple[tuple(parts)]
     return None
-
-
-def _type_name(kind: Any) -> str:
-    names = {bool: "True or False", int: "a whole number", float: "a number", str: "text", type(None): "None"}
-    if kind in names:
-        return names[kind]
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal:
-        return "one of " + ", ".join(map(str, arguments))
-    if origin in (typing.Union, types.UnionType):
-        return "a number" if set(arguments) == {int, float} else " or ".join(map(_type_name, arguments))
-    if arguments and arguments[-1] is Ellipsis:
-        return f"any number of values, each {_type_name(arguments[0])}"
-    if len(set(arguments)) == 1:
-        return f"{len(arguments)} values, each {_type_name(arguments[0])}"
-    return ", ".join(map(_type_name, arguments))
 
 
 def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> str:
@@ -291,14 +251,14 @@ def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> s
     return f"{option}: {'.'.join(walked)} cannot be set on the command line; change it in the task's file"
 
 
-def _dataclasses(node: Any) -> Iterator[Any]:
-    if dataclasses.is_dataclass(node):
-        yield node
+def _dataclasses(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        yield path, node
         for field in dataclasses.fields(node):
-            yield from _dataclasses(getattr(node, field.name))
+            yield from _dataclasses(getattr(node, field.name), f"{path}.{field.name}")
     elif isinstance(node, dict):
-        for value in node.values():
-            yield from _dataclasses(value)
+        for key, value in node.items():
+            yield from _dataclasses(value, f"{path}.{key}")
 
 
 def _plain(value: Any) -> Any:

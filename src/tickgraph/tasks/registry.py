@@ -189,6 +189,9 @@ def _as_task(made: object, entry: TaskEntry) -> Task:
         raise TickgraphError(
             f"task {entry.name!r}: its factory returned {type(made).__name__}; return a Task or an EnvCfg"
         )
+    from tickgraph.run.settings import check_types
+
+    check_types(task)
     task.name, task.reference = entry.name, entry.reference
     return task
 

@@ -1,0 +1,83 @@
+"""Values of configurations are held to the types of their fields, and what has no plain type is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.fields import check_fields
+from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.sac import SacCfg
+from tickgraph.run.config import EvaluationCfg, TrainCfg, VideoCfg
+
+
+@dataclass
+class Cfg:
+    count: int = 1
+    rate: float = 0.5
+    fast: bool = False
+    name: str = ""
+    late: float = None  # type: ignore[assignment]  # meant, if not written
+    limit: float | None = None
+    pair: tuple[float, float] = (0.0, 1.0)
+    many: tuple[str, ...] = ()
+    mode: Literal["a", "b"] = "a"
+    scale: float | torch.Tensor | None = None
+    call: Callable[[], None] | None = None
+    rest: Any = None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"count": np.int64(3), "rate": 1, "fast": np.bool_(True)},
+        {"rate": np.float32(0.1), "late": None, "limit": 2},
+        {"pair": [1, 2.0], "many": ["x"], "mode": "c"},
+        {"scale": torch.ones(2), "call": print, "rest": object()},
+        {"scale": "left alone: another type may be meant"},
+    ],
+)
+def test_what_fits_passes(values: dict[str, Any]) -> None:
+    check_fields(Cfg(**values), "cfg")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"count": 10.5}, "cfg.count is 10.5, expected a whole number"),
+        ({"count": True}, "cfg.count is True, expected a whole number"),
+        ({"rate": "x"}, "cfg.rate is 'x', expected a number"),
+        ({"rate": None}, "cfg.rate is None, expected a number"),
+        ({"fast": 1}, "cfg.fast is 1, expected True or False"),
+        ({"name": 3}, "cfg.name is 3, expected text"),
+        ({"limit": "x"}, "cfg.limit is 'x', expected a number or None"),
+        ({"pair": (1.0,)}, r"cfg.pair is \(1.0,\), expected 2 values, each a number"),
+        ({"many": "x"}, "cfg.many is 'x', expected any number of values, each text"),
+        ({"mode": 1}, "cfg.mode is 1, expected one of a, b"),
+    ],
+)
+def test_what_does_not_fit_is_named(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(TickgraphError, match=text):
+        check_fields(Cfg(**values), "cfg")
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: TrainCfg(iterations=10.5), "train.iterations is 10.5, expected a whole number"),
+        (lambda: TrainCfg(seed="x"), "train.seed is 'x', expected a whole number"),
+        (lambda: EvaluationCfg(episodes=2.5), "evaluation.episodes is 2.5, expected a whole number"),
+        (lambda: VideoCfg(seconds="x"), "video.seconds is 'x', expected a number"),
+        (lambda: FlashSacCfg(gamma="x"), "FlashSacCfg.gamma is 'x', expected a number"),
+        (lambda: SacCfg(batch_size=16.5), "SacCfg.batch_size is 16.5, expected a whole number"),
+    ],
+)
+def test_configurations_hold_their_values_to_it(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(TickgraphError, match=text):
+        make()
