@@ -40,7 +40,6 @@ class ObservationTerm:
         if frame.device != home and home.type != "meta":  # the judge names what makes it elsewhere
             raise TickgraphError(f"term {self.path} returned a tensor on {frame.device}, expected one on {home}")
         self.frame_dim = frame.shape[1]
-        self._shape = (env.num_envs, self.frame_dim)
         if cfg.history_length < 0:
             raise TickgraphError(f"term {self.path}: history_length {cfg.history_length} given, expected 0 or more")
         self.dim = self.frame_dim * max(1, cfg.history_length)
@@ -64,9 +63,10 @@ class ObservationTerm:
     def frame(self, draw: str) -> Tensor:
         """Return the present frame (N, D) with noise from the named draw, clipped and scaled."""
         value = self.term()
-        if not isinstance(value, Tensor) or value.shape != self._shape:
+        rows, width = self._env.num_envs, self.frame_dim
+        if not isinstance(value, Tensor) or value.dim() != 2 or value.shape[0] != rows or value.shape[1] != width:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise TickgraphError(f"term {self.path} returned {got} in a later tick, expected {self._shape} as at first")
+            raise TickgraphError(f"term {self.path} returned {got} in a later tick, expected {(rows, width)} as at first")
         value = value.to(torch.float32)
         if isinstance(self.noise, UniformNoiseCfg):
             value = value + self._rng.uniform(draw, self.frame_dim, self.noise.n_min, self.noise.n_max)

@@ -217,7 +217,7 @@ def check_value(path: str, value: Any, env: Env, what: str) -> None:
     distance from a termination has forgotten to compare it.
     """
     home = env.episode_length.device
-    if not isinstance(value, Tensor) or value.shape != (env.num_envs,):
+    if not isinstance(value, Tensor) or value.dim() != 1 or value.shape[0] != env.num_envs:
         got = str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
     elif value.device != home:
         got = f"a tensor on {value.device}"
