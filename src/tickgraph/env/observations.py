@@ -66,7 +66,9 @@ class ObservationTerm:
         rows, width = self._env.num_envs, self.frame_dim
         if not isinstance(value, Tensor) or value.dim() != 2 or value.shape[0] != rows or value.shape[1] != width:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise TickgraphError(f"term {self.path} returned {got} in a later tick, expected {(rows, width)} as at first")
+            raise TickgraphError(
+                f"term {self.path} returned {got} in a later tick, expected ({rows}, {width}) as at first"
+            )
         value = value.to(torch.float32)
         if isinstance(self.noise, UniformNoiseCfg):
             value = value + self._rng.uniform(draw, self.frame_dim, self.noise.n_min, self.noise.n_max)
