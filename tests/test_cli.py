@@ -117,6 +117,8 @@ def test_help_for_a_task_lists_its_values(capsys: pytest.CaptureFixture[str]) ->
         ("eval absent", "no run 'absent'"),
         ("eval", "needs RUN"),
         ("play absent", "needs --video FILE"),
+        ("play absent --video absent/a.mp4", "could not write absent/a.mp4: No such file or directory"),
+        ("play absent --runs=", "--runs is empty, expected FOLDER"),
         ("bench colector", "no benchmark 'colector'; did you mean 'collector'"),
     ],
 )
@@ -208,3 +210,13 @@ def test_options_that_contradict_each_other_are_refused(capsys: pytest.CaptureFi
     for words in (["verify", "learner"], ["bench", "learner"]):
         assert cli.main([*words, "--batch-size", "1"]) == 2
         assert "--batch-size is '1', expected a whole number of at least" in capsys.readouterr().err
+
+
+def test_the_help_of_benchmarks_calls_values_as_the_rest_does(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = ""
+    for words in ("bench collector", "bench train", "bench learner", "verify learner"):
+        with pytest.raises(SystemExit):
+            cli.main([*words.split(), "--help"])
+        shown += capsys.readouterr().out
+    assert "--seed N " in shown and "--device NAME " in shown and "--arms NAMES " in shown
+    assert " X " not in shown

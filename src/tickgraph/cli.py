@@ -407,9 +407,10 @@ def _check_targets(parsed: Parsed) -> None:
     """Refuse a result's file that cannot be written before the work, not behind it."""
     from tickgraph.run.files import check_target
 
-    target = parsed.get("json")
-    if target is not None:
-        check_target(Path(target))
+    for option in ("json", "video"):
+        target = parsed.get(option)
+        if target is not None:
+            check_target(Path(target))
 
 
 def _write_result(parsed: Parsed, value: dict[str, Any]) -> None:

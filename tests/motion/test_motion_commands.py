@@ -14,7 +14,7 @@ from tickgraph.motion.read_npz import BODY_KEYS
 
 
 def test_convert_writes_what_other_tools_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, target = write(tmp_path / "a.csv", rows()), tmp_path / "new" / "a.npz"
+    source, target = write(tmp_path / "a.csv", rows()), tmp_path / "a.npz"
     assert cli.main(["motion", "convert", str(source), str(target)]) == 0
     shown = capsys.readouterr()
     assert "51 frames at 50 fps, 1.00 s" in shown.out and "30 frames per second assumed" in shown.out
@@ -68,7 +68,7 @@ def test_synth_makes_the_clips_anew(tmp_path: Path) -> None:
 
 def test_play_writes_a_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "a.csv", rows()[:10])
-    target = tmp_path / "film" / "a.mp4"
+    target = tmp_path / "a.mp4"
     code = cli.main(["motion", "play", str(tmp_path / "a.csv"), "--video", str(target)])
     if "no pictures can be drawn here" in capsys.readouterr().err:
         pytest.skip("nothing can be drawn here")
@@ -82,6 +82,9 @@ def test_play_writes_a_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ("convert a.csv", "needs FILE OUT"),
         ("info", "needs FILE"),
         ("convert a.csv a.txt", "a name that ends in .npz"),
+        ("convert a.csv absent/a.npz", "could not write absent/a.npz: No such file or directory"),
+        ("play a.csv --video absent/a.mp4", "could not write absent/a.mp4: No such file or directory"),
+        ("info a.csv --json absent/a.json", "could not write absent/a.json: No such file or directory"),
         ("convert d.csv d.npz", "holds 1 frame; a motion needs at least 2"),
         ("convert a.csv b.npz --fps 0", "--fps: fps is 0, expected more than 0"),
         ("convert a.csv b.npz --fps x", "--fps is 'x', expected a number"),

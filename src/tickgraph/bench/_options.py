@@ -12,6 +12,10 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.run.files import check_target
 from tickgraph.run.panel import tell
 
+_NAMES = {
+    **dict.fromkeys(("algo", "backend", "device", "execution"), "NAME"),
+    **dict.fromkeys(("arms", "paths", "precision"), "NAMES"),
+}
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -34,6 +38,11 @@ def run_script(call: Callable[[], int]) -> int:
 def say(text: str) -> None:
     """Tell of progress, on stderr: what is printed on stdout is the result."""
     tell(text, sys.stderr)
+
+
+def value_name(option: str) -> str:
+    """Return what the help calls an option's value; most take a number, or several."""
+    return _NAMES.get(option, "N")
 
 
 def target(text: str) -> Path:

@@ -15,7 +15,7 @@ from tickgraph.bench._bars import AA_LIMIT, ADVANCE_BAR, bars
 from tickgraph.bench._blocks import State, play_blocks
 from tickgraph.bench._case import SCENARIOS, Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, resident_bytes, times
-from tickgraph.bench._options import Parser, count, picture, say, target
+from tickgraph.bench._options import Parser, count, picture, say, target, value_name
 from tickgraph.bench._parts import take_apart
 from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._result import new_result, write_result
@@ -249,9 +249,9 @@ def _parser() -> Parser:
         ("torch-threads", "auto", "auto: those that the task's ticks have in training"),
         ("seed", "0", "seed of every random draw"),
     ):
-        parser.add_argument(f"--{name}", default=default, metavar="X", help=f"{text} (default: {default})")
+        parser.add_argument(f"--{name}", default=default, metavar=value_name(name), help=f"{text} (default: {default})")
     known, default = ", ".join(_measure_gpu.ARMS), ",".join(_measure_gpu.DEFAULT_ARMS)
-    parser.add_argument("--arms", metavar="X", help=f"on a GPU, of {known} (default: {default})")
+    parser.add_argument("--arms", metavar="NAMES", help=f"on a GPU, of {known} (default: {default})")
     parser.add_argument("--scenario", default="normal", choices=SCENARIOS, help="reset-heavy ends 5%% of worlds a tick")
     parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")

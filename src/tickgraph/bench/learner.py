@@ -17,7 +17,7 @@ from tickgraph.bench._figures import median_with_interval, times
 from tickgraph.bench._gpu import device_times
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen
 from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_of, with_algo
-from tickgraph.bench._options import Parser, count, counts, picture, say, target
+from tickgraph.bench._options import Parser, count, counts, picture, say, target, value_name
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
 from tickgraph.run.precision import set_precision
@@ -243,7 +243,7 @@ def _parser() -> Parser:
         ("precision", None, f"of the products, of {', '.join(PRECISIONS)} (default: the task's)"),
         ("device", "auto", "cpu, cuda or auto (a GPU where one can be used)"),
     ):
-        parser.add_argument(f"--{name}", default=default, metavar="X", help=text)
+        parser.add_argument(f"--{name}", default=default, metavar=value_name(name), help=text)
     parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")

@@ -11,7 +11,7 @@ import numpy as np
 
 from tickgraph.bench._bars import ENQUEUE_MS, GRAPH_OVER_EAGER, iteration_bars
 from tickgraph.bench._figures import median_with_interval, summary, times
-from tickgraph.bench._options import Parser, count, counts, picture, say, target
+from tickgraph.bench._options import Parser, count, counts, picture, say, target, value_name
 from tickgraph.bench._proof import ITERATIONS, capture_proof, memory_proof
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench._train_arm import COUNTERS, MODES, TrainArm
@@ -324,7 +324,7 @@ def _parser() -> Parser:
         ("backend", "auto", "physics backend (default: auto)"),
         ("device", "auto", "cpu or cuda (default: auto)"),
     ):
-        parser.add_argument(f"--{name}", default=default, metavar="X", help=text)
+        parser.add_argument(f"--{name}", default=default, metavar=value_name(name), help=text)
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--overlap", dest="overlap", action="store_true", default=None, help="updates beside the ticks")
     either.add_argument("--no-overlap", dest="overlap", action="store_false", help="updates after the ticks")

@@ -14,7 +14,7 @@ from tickgraph.bench import _verify_checks as checks
 from tickgraph.bench import _verify_stability as stability
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen, fastest
 from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
-from tickgraph.bench._options import Parser, count, say, target
+from tickgraph.bench._options import Parser, count, say, target, value_name
 from tickgraph.bench._verify_checks import MOMENT_LIMITS, STATE_LIMITS, References, Row, Subject
 from tickgraph.run.arguments import table
 from tickgraph.run.files import write_json
@@ -188,7 +188,7 @@ def _parser() -> Parser:
         ("batch-size", None, "transitions in an update (default: the task's)"),
         ("replays", None, "cycles over which memory must not grow (default: 1000 on a GPU, 200 on a CPU)"),
     ):
-        parser.add_argument(f"--{name}", default=default, metavar="X", help=text)
+        parser.add_argument(f"--{name}", default=default, metavar=value_name(name), help=text)
     parser.add_argument(
         "--size", choices=("auto", "task", "small"), default="auto",
         help="networks and batches of the task, or small ones (default: small on a CPU)",

@@ -109,6 +109,8 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
         if len(values) != expected:
             takes = f"one value, {option.value}" if expected else "no value"
             raise TickgraphError(f"{name} takes {takes}; given: {' '.join(values) or 'nothing'}")
+        if values and not values[0] and not option.setting:
+            raise TickgraphError(f"{name} is empty, expected {option.value}")
         if option.setting:
             other = setters.setdefault(option.setting, name)
             if other != name:

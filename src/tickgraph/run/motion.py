@@ -108,10 +108,11 @@ def _convert(parsed: Parsed, target: Path) -> int:
     import numpy as np
 
     from tickgraph.motion.figures import figures
-    from tickgraph.run.files import write_atomically, write_error
+    from tickgraph.run.files import check_target, write_atomically
 
     if target.suffix.lower() != ".npz":
         raise TickgraphError(f"the motion is to be written to {str(target)!r}; give a name that ends in .npz")
+    check_target(target)
     began = time.monotonic()
     with _progress() as tell:
         motion, source = _read(parsed, tell)
@@ -122,10 +123,6 @@ def _convert(parsed: Parsed, target: Path) -> int:
         clip = motion.clip(_number(parsed, "to-fps") or TARGET_FPS, tell)
     if clip.frames < 2:
         raise TickgraphError(f"{source} is shorter than two frames at {clip.fps:g} fps")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(target, error) from error
     write_atomically(target, lambda file: np.savez(file, **clip.arrays()))
     print(f"{source}: {motion.frames:,} frames at {motion.fps:g} fps")
     size, wall = target.stat().st_size / 1e6, time.monotonic() - began
@@ -138,9 +135,11 @@ def _convert(parsed: Parsed, target: Path) -> int:
 
 def _info(parsed: Parsed) -> int:
     from tickgraph.motion.figures import figures
-    from tickgraph.run.files import write_json
+    from tickgraph.run.files import check_target, write_json
     from tickgraph.run.manifest import result_header
 
+    if parsed.get("json") is not None:
+        check_target(Path(str(parsed.get("json"))))
     motion, source = _read(parsed)
     value = {"file": str(source), **figures(motion.clip(), motion.skeleton)}
     value["notes"] = [*motion.notes, *findings(value)]
@@ -151,11 +150,14 @@ def _info(parsed: Parsed) -> int:
 
 
 def _play(parsed: Parsed) -> int:
+    from tickgraph.run.files import check_target
+
     if parsed.get("video") is None:
         raise TickgraphError("`tickgraph motion play` needs --video OUT, the mp4 to write")
     target = Path(str(parsed.get("video")))
     if target.suffix.lower() != ".mp4":
         raise TickgraphError(f"the video is to be written to {str(target)!r}; give a name that ends in .mp4")
+    check_target(target)
     motion, source = _read(parsed)
     film(motion.clip(), target)
     print(f"{target}: {source}")
@@ -181,7 +183,6 @@ def film(clip: Clip, path: Path) -> None:
     qpos = clip.qpos.numpy()
     try:
         with Renderer(scene, *FILM_SIZE) as renderer, _progress() as tell:
-            path.parent.mkdir(parents=True, exist_ok=True)
             writer = imageio_ffmpeg.write_frames(
                 str(temporary), FILM_SIZE, fps=FILM_FPS, macro_block_size=1, ffmpeg_log_level="error"
             )

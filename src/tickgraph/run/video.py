@@ -27,7 +27,7 @@ def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) ->
 
     Args:
         task: its `video` says how many worlds, how long, how large and how many pictures a second.
-        path: the file; its folder is made.
+        path: the file; its folder is made, which is a run's own.
         policy: tensors by arena name ("policy/..."), or None for an untrained policy.
 
     Raises:
