@@ -25,7 +25,7 @@ def check_fields(node: Any, where: str) -> None:
     Raises:
         TickgraphError: a field holds something else; the text names it, the value and the type.
     """
-    kinds = hints(type(node))
+    kinds = hints(node.__class__)
     for field in dataclasses.fields(node):
         kind, value = settable(kinds[field.name]), getattr(node, field.name, None)
         other = any(settable(part) is None for part in typing.get_args(kinds[field.name]) if part is not Ellipsis)
