@@ -120,6 +120,10 @@ def observe(func, **options):
     return lambda cfg: cfg.observations["actor"].terms.update(bad=ObservationTermCfg(func, **options))
 
 
+def on_event(func, *when):
+    return lambda cfg: cfg.events.update(bad=EventTermCfg(func, *when))
+
+
 def selector(**names):
     return observe(joint_pos, params={"asset_cfg": SceneEntityCfg(**names)})
 
@@ -175,7 +179,7 @@ CASES = {
         "terminations/bad returned a tensor of torch.float32, expected a bool tensor of shape (3,)",
     ),
     "joint state": (
-        lambda cfg: cfg.events.update(bad=EventTermCfg(one_column, "reset")),
+        on_event(one_column, "reset"),
         "entity 'robot': pos has shape (3, 1), expected (3, 2)",
     ),
     "reward fails": (reward(broken), "term rewards/bad: NameError: name 'absent' is not defined at broken ("),
@@ -189,7 +193,7 @@ CASES = {
         "term recorders/bad: NameError: name 'absent'",
     ),
     "event fails": (
-        lambda cfg: cfg.events.update(bad=EventTermCfg(broken_event, "reset")),
+        on_event(broken_event, "reset"),
         "term events/bad: RuntimeError: no limb at broken_event (",
     ),
     "time limit": (
@@ -223,15 +227,15 @@ CASES = {
         "commands/bad: command has shape (3,), expected (N, C)",
     ),
     "mode": (
-        lambda cfg: cfg.events.update(bad=EventTermCfg(event, "restet")),
+        on_event(event, "restet"),
         "event 'bad': mode 'restet' is unknown; did you mean 'reset'",
     ),
     "interval": (
-        lambda cfg: cfg.events.update(bad=EventTermCfg(event, "interval")),
+        on_event(event, "interval"),
         "event 'bad': interval_range_s goes with mode 'interval'",
     ),
     "fixed base": (
-        lambda cfg: cfg.events.update(bad=EventTermCfg(moves_root)),
+        on_event(moves_root),
         "events/bad: entity 'robot' has a fixed base",
     ),
     "event returns": (

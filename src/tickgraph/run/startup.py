@@ -58,9 +58,8 @@ class StartUp:
 def rare_collections() -> Iterator[Callable[[], None]]:
     """Look for garbage in cycles rarely, until what this gives is called, or the end: then as often as before.
 
-    Imports and the compiler's tracer make a million objects, nearly all of which stay. With Python's defaults it goes
-    through them 2,800 times, for 1.4 of the 21 s of processor time that a start with filled caches takes on two cores.
-    A process that collects as rarely already, or never, is left alone.
+    Imports and the compiler's tracer make very many objects, nearly all of which stay; by Python's defaults they are gone
+    through again and again. A process that collects as rarely already, or never, is left alone.
     """
     before = gc.get_threshold()
     if 0 < before[0] < RARELY[0]:

@@ -29,7 +29,7 @@ from tickgraph.run.precision import set_precision
 from tickgraph.run.readout import Reading, Readout
 from tickgraph.run.schedule import Ending, Schedule
 from tickgraph.run.signals import Interrupts
-from tickgraph.run.startup import StartUp
+from tickgraph.run.startup import FIRST_TICK, StartUp
 from tickgraph.sim.platform import resolve_platform
 
 PENDING = "learner/pending/"  # the same tensors as the policy's
@@ -280,7 +280,7 @@ class Trainer:
 
     def _become_steady(self) -> bool:
         """Return whether everything is compiled and captured now; from then on speeds are true."""
-        self.startup.reached("first_tick_s")
+        self.startup.reached(FIRST_TICK)
         if not self.iteration.captured:
             return False
         # An iteration is short from here on, so that a signal can wait for its end.
