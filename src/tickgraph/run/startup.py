@@ -58,8 +58,8 @@ class StartUp:
 def rare_collections() -> Iterator[Callable[[], None]]:
     """Look for garbage in cycles rarely, until what this gives is called, or the end: then as often as before.
 
-    Imports and the compiler's tracer make very many objects, nearly all of which stay; by Python's defaults they are gone
-    through again and again. A process that collects as rarely already, or never, is left alone.
+    Imports and the compiler's tracer make very many objects, nearly all of which stay; by Python's defaults they are
+    gone through again and again. A process that collects as rarely already, or never, is left alone.
     """
     before = gc.get_threshold()
     if 0 < before[0] < RARELY[0]:
