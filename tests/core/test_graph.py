@@ -198,6 +198,25 @@ def test_gradients_are_captured_too():
 
 
 @gpu
+def test_what_products_work_in_stays_the_graphs_own_when_others_clear_it():
+    left, right = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in ((64, 1 << 16), (1 << 16, 64)))
+    out = torch.zeros(64, 64, device="cuda", dtype=torch.bfloat16)
+    stream = torch.cuda.Stream()
+    graph = Graph("product", lambda: torch.mm(left, right, out=out), mode("graph", "eager"), stream=stream)
+    torch.cuda.synchronize()
+    for _ in range(4):
+        graph()
+    torch.cuda.synchronize()
+    want = out.clone()
+    torch._C._cuda_clearCublasWorkspaces()  # as Inductor's own graphs do
+    with torch.cuda.stream(stream):  # what was given back goes to these
+        held = [torch.full((1 << 19,), 7.0, device="cuda") for _ in range(64)]
+        graph()
+    torch.cuda.synchronize()
+    assert torch.equal(out, want) and all(bool((piece == 7.0).all()) for piece in held)
+
+
+@gpu
 def test_a_graph_of_its_own_stream_is_ordered_with_the_callers_work():
     x, y = torch.zeros(N, device="cuda"), torch.zeros(N, device="cuda")
     graph = Graph("add", lambda: (torch.cuda._sleep(DELAY), y.add_(x)), mode("graph", "eager"))

@@ -97,20 +97,22 @@ class Graph:
             stream.wait_stream(outer)
         if self._graph is None and self._runs >= WARM_UP:
             self._capture()  # or falls back
-        with torch.cuda.stream(stream):
-            if self._graph is not None:
-                if self._debug:
-                    self._check_addresses()
-                self._graph.replay()
-                self._replays += 1
-            elif self._enabled == "graph":
-                with memory_for(f"the work of graph {self.name!r}"):
-                    self._warm_up()
-            else:
-                self._fallbacks += 1
-                self._call()
-        if outer is not None:
-            outer.wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                if self._graph is not None:
+                    if self._debug:
+                        self._check_addresses()
+                    self._graph.replay()
+                    self._replays += 1
+                elif self._enabled == "graph":
+                    with memory_for(f"the work of graph {self.name!r}"):
+                        self._warm_up()
+                else:
+                    self._fallbacks += 1
+                    self._call()
+        finally:  # also behind an error the caller reads what was enqueued until then
+            if outer is not None:
+                outer.wait_stream(stream)
 
     def prepare(self) -> None:
         """Capture now instead of at the third call.
@@ -200,6 +202,7 @@ class Graph:
         assert stream is not None
         torch.cuda.synchronize(stream.device)
         gc.collect()
+        _forget_workspaces()
         torch.cuda.empty_cache()  # a capture cannot give cached memory back to the device by itself
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         collects = gc.isenabled()
@@ -213,6 +216,7 @@ class Graph:
             self._fall_back(f"{CAPTURE_FAILED}: {_cause(error)}", error)
             return
         finally:
+            _forget_workspaces()
             if collects:
                 gc.enable()
         self._graph = graph
@@ -271,6 +275,16 @@ class Graph:
                 f"graph {self.name!r} was built with other arrays: {', '.join(sorted(moved)[:5])} "
                 f"{'was' if len(moved) == 1 else 'were'} replaced; write arrays in place, or call invalidate()"
             )
+
+
+def _forget_workspaces() -> None:
+    """Let cuBLAS take new memory to work in, before and behind a capture.
+
+    torch keeps one such piece for each stream, and gives it back when others ask for that: graphs of Inductor do. One
+    that is from before the capture would be in other hands while replays still write to it; one that is taken within the
+    capture lies in the graph's own pool, which nothing else gets, if work outside of it does not go on with it.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
 
 
 def _cause(error: Exception) -> str:
