@@ -7,6 +7,9 @@ from tickgraph.bench import report, train
 from tickgraph.bench._result import read_result
 from tickgraph.bench._train_arm import MODES, TrainArm, set_mode
 from tickgraph.core.errors import TickgraphError
+from tickgraph.learn import flashsac
+from tickgraph.learn.path import ON_A_GPU, Switches
+from tickgraph.run.settings import apply_overrides, dump
 from tickgraph.sim.platform import Platform
 from tickgraph.tasks.registry import load
 
@@ -41,25 +44,48 @@ def test_a_case_changes_the_task_and_nothing_else():
 def test_a_case_has_the_options_of_the_report():
     task = load("cartpole_swingup")
     case = train.TrainCase(
-        "cartpole_swingup", 12, MUJOCO, ("eager",), policy_frequency=4, replay_n=32, learning_starts=8
+        *("cartpole_swingup", 12, MUJOCO, ("eager",)),
+        **{"policy_frequency": 4, "replay_n": 32, "learning_starts": 8, "learner_kernels": "torch"},
     )
     made = train.configure(task, case).train
     assert (made.algo.policy_period, made.replay_slots, made.learning_starts) == (4, 32, 8)
+    assert made.learner_kernels == "torch"
 
 
-def test_every_arm_but_the_graph_runs_the_plain_learner():
-    found = {}
-    for mode in MODES:
-        made = load("cartpole_swingup").train
-        made.learner_kernels = "torch"
-        set_mode(made, mode)
-        found[mode] = (made.execution, made.compile_scope, made.learner_kernels)
-    assert found == {
-        "graph": ("graph", "objective", "torch"),
-        "compile": ("compile", "objective", "autograd"),
-        "compile-loss": ("compile", "loss", "autograd"),
-        "eager": ("eager", "objective", "autograd"),
-    }
+@pytest.mark.parametrize("kernels", ["auto", "torch", "autograd"])
+def test_an_arm_has_the_settings_of_a_run_in_its_mode(kernels):
+    for mode in (mode for mode in MODES if mode != "compile-loss"):
+        run, arm = load("cartpole_swingup"), load("cartpole_swingup")
+        apply_overrides(run, ["--train.execution", mode, "--train.learner-kernels", kernels])
+        arm.train.learner_kernels = kernels
+        set_mode(arm.train, mode)
+        assert dump(arm) == dump(run) and arm.train.execution == mode and arm.train.learner_kernels == kernels
+
+
+def test_the_arm_whose_losses_alone_are_compiled_has_autograd():
+    made = load("cartpole_swingup").train
+    made.learner_kernels = "torch"
+    set_mode(made, "compile-loss")
+    assert (made.execution, made.compile_scope, made.learner_kernels) == ("compile", "loss", "autograd")
+
+
+def test_the_eager_arm_computes_as_the_setting_says_on_its_device(monkeypatch):
+    # What a GPU does without kernels; a CPU has autograd for every setting.
+    def as_on_a_gpu(kernels, device, checks):
+        return Switches() if kernels == "autograd" else ON_A_GPU
+
+    monkeypatch.setattr(flashsac, "resolve_switches", as_on_a_gpu)
+    for kernels, gradients in ((None, "written"), ("torch", "written"), ("autograd", "autograd")):
+        case = train.TrainCase(
+            *("cartpole_swingup", 8, MUJOCO, ("eager",)), updates=2, batch_size=32, learner_kernels=kernels
+        )
+        arm = TrainArm(train.configure(load(case.task), case), "eager")
+        before = int(arm.trainer.learner.updates)
+        arm.play(2)
+        assert int(arm.trainer.learner.updates) == before + 6
+        config = train.training_config(arm, case, {})
+        assert (config["learner_kernels"], config["gradients"]) == (kernels or "auto", gradients)
+        arm.close()
 
 
 def part(mean, p95=None):
@@ -130,19 +156,33 @@ def test_the_command_writes_a_result_that_the_report_reads(tmp_path, capsys):
             assert row[name]["mean"] == pytest.approx(sum(r[name] for r in row["rows"]) / 6)
     assert report.main([str(file), "--plot", str(image)]) == 0
     shown = capsys.readouterr().out
+    assert "learner_kernels auto; gradients autograd" in " ".join(shown.split())
     assert "8 worlds, training, 2 updates" in shown and image.read_bytes().startswith(b"\x89PNG")
     assert "2 critic, 1 actor, 1 temperature updates" in " ".join(shown.split())
 
 
+def test_the_setting_of_all_arms_is_an_option_and_the_report_shows_it(tmp_path, capsys):
+    file = tmp_path / "train.json"
+    words = [*SMALL.split(), "--arms", "eager", "--learner-kernels", "torch", "--json", str(file)]
+    assert train.main(words) == 0
+    assert "learner_kernels torch; gradients autograd" in " ".join(capsys.readouterr().out.split())
+    (row,) = read_result(file)["results"]
+    assert row["training_config"]["learner_kernels"] == "torch"
+
+
 @pytest.mark.long  # compiles ticks and updates
-def test_compiled_training_stands_beside_eager_training(tmp_path):
+def test_compiled_training_stands_beside_eager_training(tmp_path, capsys):
     file = tmp_path / "train.json"
     assert train.main([*SMALL.split(), "--arms", "eager,compile-loss,compile", "--json", str(file)]) == 0
     value = read_result(file)
     assert [row["arm"] for row in value["results"]] == ["compile", "compile-loss", "eager"]
     scopes = [row["training_config"]["compile_scope"] for row in value["results"]]
     assert scopes == ["objective", "loss", "objective"]
-    assert {row["training_config"]["learner_kernels"] for row in value["results"]} == {"autograd"}
+    kernels = [row["training_config"]["learner_kernels"] for row in value["results"]]
+    assert kernels == ["auto", "autograd", "auto"]
+    said = capsys.readouterr()
+    assert "arm compile-loss, always with train.learner_kernels autograd" in " ".join(said.err.split())
+    assert " ".join(said.out.split()).count("learner_kernels autograd") == 1
     assert value["results"][0]["programs"] == ["compile"] and value["ratios"][0]["compile_over_eager"] > 0
     assert value["ratios"][0]["compile-loss_learner_over_eager"] > 0
 
@@ -151,7 +191,7 @@ def test_ticks_that_the_host_plays_are_timed_by_the_host_and_belong_to_their_ite
     case = train.TrainCase("cartpole_swingup", 8, MUJOCO, ("eager",), updates=1, batch_size=32)
     arm = TrainArm(train.configure(load(case.task), case), "eager")
     config = train.training_config(arm, case, {})
-    assert (config["execution"], config["learner_kernels"]) == ("eager", "autograd")
+    assert (config["execution"], config["learner_kernels"]) == ("eager", "auto")
 
     class Bridge:
         waits = copies = 0
@@ -183,6 +223,9 @@ def test_ticks_that_the_host_plays_are_timed_by_the_host_and_belong_to_their_ite
         ("--num-envs x", "--num-envs"),
         ("--updates 0", "--updates"),
         ("--replay-n none", "--replay-n"),
+        ("--learner-kernels tritn", "--learner-kernels is 'tritn'; did you mean 'triton'"),
+        ("--learner-kernels plain", "use one of auto, triton, torch, autograd"),
+        ("--device cpu --arms eager --num-envs 4 --learner-kernels triton", "need a CUDA device, not cpu; use 'auto'"),
     ],
 )
 def test_wrong_arguments_are_one_line(words, named):

@@ -13,7 +13,7 @@ from tickgraph.run.files import check_target
 from tickgraph.run.panel import tell
 
 _NAMES = {
-    **dict.fromkeys(("algo", "backend", "device", "execution"), "NAME"),
+    **dict.fromkeys(("algo", "backend", "device", "execution", "learner-kernels"), "NAME"),
     **dict.fromkeys(("arms", "paths", "precision"), "NAMES"),
 }
 PICTURES = (".png", ".svg", ".pdf")

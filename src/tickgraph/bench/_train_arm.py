@@ -30,11 +30,15 @@ COUNTERS = {
 
 
 def set_mode(train: TrainCfg, mode: str) -> None:
-    """Write the settings of a mode: graph as the task has it, the others with the plain learner."""
+    """Write the settings of a mode: those of `tickgraph train --execution MODE`.
+
+    compile-loss is compile with another scope, for which there is the plain learner alone.
+    """
     train.execution = mode.removesuffix("-loss")
     train.compile_scope = "loss" if mode == "compile-loss" else "objective"
-    if mode != "graph":
+    if mode == "compile-loss":
         train.learner_kernels = "autograd"
+    if mode != "graph":
         train.overlap = None  # takes graphs of both sides; elsewhere the trainer decides
 
 
@@ -43,8 +47,8 @@ class TrainArm:
 
     Args:
         task: what is trained, changed in place.
-        mode: how: graph, with the task's own `learner_kernels`; or with the gradients by autograd and no kernels:
-            compile, eager, or compile-loss, where of the objectives only the losses are compiled.
+        mode: how: graph, compile or eager, with the task's own `learner_kernels`; or compile-loss, where of the
+            objectives only the losses are compiled, with the gradients by autograd and no kernels.
 
     Raises:
         TickgraphError: the mode cannot be had, or the settings do not fit.

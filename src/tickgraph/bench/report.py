@@ -229,6 +229,12 @@ def _grown(growth: dict[str, int | None]) -> str:
     )
 
 
+def _learner_form(config: dict[str, Any]) -> str:
+    """Return how an arm's learner computed, as far as its result says."""
+    said = [f"{name} {config[name]}" for name in ("learner_kernels", "gradients") if name in config]
+    return "".join(f"; {words}" for words in said)
+
+
 def _iteration_facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return what a measurement of training says of the parts of an iteration, as lines; for other results none."""
     lines = []
@@ -245,6 +251,7 @@ def _iteration_facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> l
         over = "" if share is None else f"; learner over eager {share:.3f}"
         lines.append(
             f"{row['arm']}, last {config['summary_last']} iterations, mean ms: {parts}; {counts} updates{over}"
+            + _learner_form(config)
         )
     for name, words in (
         ("compile_learner", "compiled learner over eager"),

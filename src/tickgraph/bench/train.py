@@ -17,6 +17,7 @@ from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench._train_arm import COUNTERS, MODES, TrainArm
 from tickgraph.bench.report import plot, show
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.learn.path import KERNELS
 from tickgraph.run.config import Task
 from tickgraph.run.settings import recheck
 from tickgraph.sim.platform import Platform, resolve_platform
@@ -56,6 +57,8 @@ class TrainCase:
     replay_n: int | None = None
     """Ticks that the replay holds, each of all worlds."""
     learning_starts: int | None = None
+    learner_kernels: str | None = None
+    """Of all arms but compile-loss, which has autograd."""
 
 
 def configure(task: Task, case: TrainCase) -> Task:
@@ -70,6 +73,8 @@ def configure(task: Task, case: TrainCase) -> Task:
         train.learning_starts = case.learning_starts
     if case.replay_n is not None:
         train.replay_slots = case.replay_n
+    if case.learner_kernels is not None:
+        train.learner_kernels = case.learner_kernels
     if case.policy_frequency is not None:
         train.algo.policy_period = case.policy_frequency
     if case.updates is not None:
@@ -93,7 +98,8 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
     """
     arms: dict[str, TrainArm] = {}
     for mode in case.arms:
-        say(f"{case.task}, {case.num_envs} worlds: building and compiling arm {mode}")
+        note = ", always with train.learner_kernels autograd" if mode == "compile-loss" else ""
+        say(f"{case.task}, {case.num_envs} worlds: building and compiling arm {mode}{note}")
         arms[mode] = TrainArm(configure(load(case.task), case), mode)
     played: dict[str, list[dict[str, float]]] = {mode: [] for mode in arms}
     crossings: dict[str, dict[str, float]] = {}
@@ -165,7 +171,8 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
 
 
 def training_config(arm: TrainArm, case: TrainCase, made: dict[str, int]) -> dict[str, Any]:
-    """Return an arm's settings, and how many updates of each kind an iteration made, as the device counted them."""
+    """Return an arm's settings, how many updates of each kind an iteration made, as the device counted them, and
+    whether its gradients were written out or autograd's."""
     train = arm.trainer.task.train
     played = case.blocks * (case.iterations + 1)  # one of each block leads in
     return {
@@ -185,6 +192,7 @@ def training_config(arm: TrainArm, case: TrainCase, made: dict[str, int]) -> dic
         "execution": train.execution,
         "compile_scope": train.compile_scope,
         "learner_kernels": train.learner_kernels,
+        "gradients": "written" if arm.trainer.learner.switches.manual else "autograd",
     }
 
 
@@ -255,6 +263,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in MODES:
             raise TickgraphError(f"--arms has {name!r}; {nearby(name, MODES) or 'the arms are ' + ', '.join(MODES)}")
     arms = tuple(mode for mode in MODES if mode in given)
+    kernels = options.learner_kernels
+    if kernels is not None and kernels not in KERNELS:
+        hint = nearby(kernels, KERNELS) or f"use one of {', '.join(KERNELS)}"
+        raise TickgraphError(f"--learner-kernels is {kernels!r}; {hint}")
     task = load(options.task)
     if options.algo is not None:
         task.use(options.algo)
@@ -290,6 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             policy_frequency=optional("policy_frequency"),
             replay_n=optional("replay_n"),
             learning_starts=optional("learning_starts"),
+            learner_kernels=kernels,
         )
         rows = measure(case, say, keep)
         keep(rows)
@@ -305,8 +318,8 @@ def _parser() -> Parser:
     parser = Parser(
         prog="tickgraph bench train",
         description="Time whole training iterations, ticks and updates, in each mode; arms alternate in blocks. "
-        "The arms eager, compile-loss and compile run the plain learner (train.learner_kernels autograd), graph the "
-        "task's.",
+        "Each runs what `tickgraph train --execution MODE` computes; compile-loss, which compiles the losses alone, "
+        "always runs the plain learner (train.learner_kernels autograd).",
     )
     parser.add_argument("task", metavar="TASK", help="a name of `tickgraph list`, or path/to/task.py:FUNCTION")
     for name, default, text in (
@@ -321,6 +334,7 @@ def _parser() -> Parser:
         ("replay-n", None, "ticks that the replay holds (default: the task's)"),
         ("learning-starts", None, "ticks of random actions before the first update (default: the task's, at most 50)"),
         ("batch-size", None, "transitions in an update (default: the task's)"),
+        ("learner-kernels", None, f"of {','.join(KERNELS)}, for all arms but compile-loss (default: the task's)"),
         ("backend", "auto", "physics backend (default: auto)"),
         ("device", "auto", "cpu or cuda (default: auto)"),
     ):
