@@ -14,7 +14,12 @@ from tickgraph.learn.path import Switches
 from tickgraph.learn.sac import SacCfg
 
 WRITTEN = Switches(manual=True, copies=True)
-FORMS = {"autograd": Switches(), "written": WRITTEN, "shared": replace(WRITTEN, shared_actions=True)}
+FORMS = {
+    "autograd": Switches(),
+    "written": WRITTEN,
+    "shared": replace(WRITTEN, shared_actions=True),
+    "beside": replace(WRITTEN, shared_actions=True, beside=True),
+}
 # What one cycle of one critic and one actor update skips. Rewards and replayed actions do not reach the actor.
 SKIPS = {"actor": 2, "critic": 2, "action": 1, "reward": 1}
 # Counters and draws go on, whether a step is taken or not, and metrics say what happened.

@@ -93,6 +93,10 @@ def test_what_cannot_be_is_refused():
         Switches(row_step="tritn")
     with pytest.raises(TickgraphError, match="copies without manual"):
         Switches(copies=True)
+    with pytest.raises(TickgraphError, match="beside without manual"):
+        Switches(beside=True)
+    with pytest.raises(TickgraphError, match="beside without shared_actions"):
+        Switches(manual=True, beside=True)
     with pytest.raises(TickgraphError, match="learner_kernels is 'tritn'; did you mean 'triton'"):
         resolve_switches("tritn", CPU, {})
     with pytest.raises(TickgraphError, match="train.learner_kernels is 'tritn'; did you mean 'triton'"):

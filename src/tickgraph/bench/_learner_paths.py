@@ -14,6 +14,7 @@ from tickgraph.learn.path import ON_A_GPU, Switches
 PRECISIONS = ("fp32", "tf32", "bf16")
 AUTOGRAD = Switches()
 WRITTEN = Switches(manual=True)
+IN_LINE = replace(ON_A_GPU, beside=False)
 KERNELS = ("row_step", "batch_norm", "loss_head")
 
 
@@ -51,12 +52,14 @@ PATHS = {
         BenchPath("graph-autograd", "graph"),
         BenchPath("graph-written", "graph", WRITTEN, default=False),
         BenchPath("graph-copies", "graph", replace(WRITTEN, copies=True), default=False),
-        BenchPath("graph-shared-actions", "graph", replace(ON_A_GPU, joined=False), default=False),
+        BenchPath("graph-shared-actions", "graph", replace(IN_LINE, joined=False), default=False),
+        BenchPath("graph-joined", "graph", IN_LINE, default=False),
         BenchPath("graph-torch", "graph", ON_A_GPU, default=False),
         *(
             BenchPath(f"graph-{name.replace('_', '-')}", "graph", replace(ON_A_GPU, **{name: "triton"}), default=False)
             for name in KERNELS
         ),
+        BenchPath("graph-in-line", "graph", replace(IN_LINE, **dict.fromkeys(KERNELS, "triton")), default=False),
         BenchPath("graph", "graph", "auto"),
     )
 }

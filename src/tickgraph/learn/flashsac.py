@@ -352,6 +352,14 @@ class FlashSac(Learner):
             *(self.actor, self.frozen_critic, self.alpha(), batch, noise, self.atoms, self.cfg.bc_weight, tails)
         )
 
+    def actor_forward(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        """Compute `Learner.actor_forward`."""
+        return self.written.actor.forward(obs, noise)
+
+    def actor_objective_at(self, batch: Batch, noise: Tensor, forward: tuple[Tensor, ...]) -> Any:
+        """Compute `actor_objective` with its gradient, behind a forward pass."""
+        return self.written.actor.gradient_behind(forward, batch, noise, self.alpha())
+
     def apply_actor(self, out: ActorLoss, grad: Tensor, rates: Rates) -> Figures:
         """Take the step of the actor, and of the temperature by the actor's entropy."""
         ok = self.actor_step.apply(out.loss, grad, out.statistics, rates.actor_factors)

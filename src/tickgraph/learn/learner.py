@@ -265,6 +265,17 @@ class Learner(ABC):
         """Compute `critic_objective` with given a' (B, A) and log density (B,); called with `shared_actions` only."""
         raise NotImplementedError
 
+    def actor_forward(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        """Return what `actor_objective_at` reads of the actor's forward pass, new tensors that depend on no critic.
+
+        Called with `beside` only; obs (2B, Da) is the batch's, noise (B, A) is standard normal.
+        """
+        raise NotImplementedError
+
+    def actor_objective_at(self, batch: Batch, noise: Tensor, forward: tuple[Tensor, ...]) -> Any:
+        """Compute `actor_objective` behind its `actor_forward`; called with `beside` only."""
+        raise NotImplementedError
+
     def gaussian(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log deviation (N, A) of the policy that collects, for raw observations (N, Da)."""
         mean, log_std = self.policy(obs)

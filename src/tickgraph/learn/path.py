@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
@@ -21,7 +20,7 @@ _log = logging.getLogger(__name__)
 KERNELS = ("auto", "triton", "torch", "autograd")
 FORMS = ("torch", "triton")
 
-HeadForm = Callable[..., tuple[Tensor, Tensor]]
+TailForm = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,16 @@ class Switches:
     update."""
     shared_actions: bool = False
     """The next actions of all critic updates between two of the actor come from one pass."""
+    beside: bool = False
+    """The actor's forward pass is a program of its own; in a graph it runs beside the critics' updates before it. Needs
+    `shared_actions`."""
     joined: bool = False
     """Gradients that are written out, statistics, the stacked critics' small parameters and the figures for the log are
     put together by one copy of all parts each; else as a compiler sees fit."""
     batch_norm: str = "torch"
     loss_head: str = "torch"
     row_step: str = "torch"
-    """torch, or triton: the kernel of that name in `kernels/`."""
+    """torch, or triton: the kernel of that name in `kernels/`, of the loss head `critic_tail`."""
     reasons: tuple[str, ...] = ()
     """Why kernels that were wanted do not run."""
 
@@ -52,11 +54,13 @@ class Switches:
             if form not in FORMS:
                 hint = nearby(form, FORMS) or f"use one of {', '.join(FORMS)}"
                 raise TickgraphError(f"Switches.{name} is {form!r}; {hint}")
-        needs = {"copies": self.copies, "shared_actions": self.shared_actions}
+        needs = {"copies": self.copies, "shared_actions": self.shared_actions, "beside": self.beside}
         needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head")}
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
             raise TickgraphError(f"Switches has {', '.join(without)} without manual; switch manual on")
+        if self.beside and not self.shared_actions:
+            raise TickgraphError("Switches has beside without shared_actions; switch shared_actions on")
 
     def report(self) -> dict[str, object]:
         """Return {switch: value}, for the run's manifest."""
@@ -74,17 +78,18 @@ class Switches:
 
         return NormForm(kernel.norm_relu, kernel.norm_relu_backward, kernel.whiten)
 
-    def head_form(self) -> HeadForm:
-        """Return what computes the loss from filled-up logits: as `loss_head.categorical_head`, with the precision of
-        the gradient as the last argument."""
+    def tail_form(self) -> TailForm:
+        """Return what computes `loss_head.critic_tail`."""
         if self.loss_head == "torch":
-            return _filled_head
-        from tickgraph.learn.kernels import loss_head as kernel
+            from tickgraph.learn import loss_head  # which knows the algorithm, and that knows this file
 
-        return kernel.categorical_head
+            return loss_head.critic_tail
+        from tickgraph.learn.kernels import critic_tail as kernel
+
+        return kernel.critic_tail
 
 
-ON_A_GPU = Switches(manual=True, copies=True, shared_actions=True, joined=True)
+ON_A_GPU = Switches(manual=True, copies=True, shared_actions=True, beside=True, joined=True)
 """What a GPU computes without kernels, where gradients can be written out."""
 PLAIN_ON_A_GPU = Switches(joined=True)
 """The same where they cannot."""
@@ -148,13 +153,3 @@ def build_kernels(
     if reasons:
         _log.warning("the learner computes without some of its kernels: %s", "; ".join(reasons))
     return built, reasons
-
-
-def _filled_head(
-    online: Tensor, target: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    from tickgraph.learn import loss_head  # which knows the algorithm, and that knows this file
-
-    count, width = atoms.shape[0], online.shape[-1]
-    made, figures = loss_head.categorical_head(online[..., :count], target[..., :count], reward, discount, cost, atoms)
-    return F.pad(made, (0, width - count)).to(dtype), figures

@@ -7,9 +7,11 @@ parameters and everything that is kept are float32.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tickgraph.learn import trunk
@@ -19,7 +21,7 @@ from tickgraph.learn.networks import log_std_of, sample_action
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.storage import Stacked, Storage
-from tickgraph.learn.trunk import Grads, Kept, Running, Weights, fill, full_product
+from tickgraph.learn.trunk import Kept, Running, Weights, fill, filled, full_product
 
 
 class CriticGradient(NamedTuple):
@@ -82,7 +84,7 @@ class CriticUpdate:
         self.cfg, self.storage, self.target, self.atoms, self.path = cfg, storage, target, atoms, path
         self.stacked = stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
-        self.norm, self.head, self.flat = path.norm_form(), path.head_form(), path.flat_form()
+        self.norm, self.tail, self.flat = path.norm_form(), path.tail_form(), path.flat_form()
 
     def weights(self, *parameters: Tensor) -> Weights:
         """Return the weights of networks behind each other; where there are copies, the first is the trained one."""
@@ -99,45 +101,64 @@ class CriticUpdate:
             alpha: () temperature.
         """
         action, log_prob = successor
-        size = action.shape[0]
         raw = torch.cat((batch.critic_obs, torch.cat((batch.action, action))), dim=-1)
         x, first_mean, first_var = self.norm.whiten(raw, self.dtype)
         online = self.storage.parameters
         weights = self.weights(online, self.target)
         h, kept = trunk.forward(weights, x, self.norm)
-        members = h.shape[0] // 2
-        h = torch.cat((h[:members, :size], h[members:, size:]))
-        features, unit, scale = trunk.unit_features(h, weights.gain)
-        head, bias = critic_head(weights, self.dtype)
-        logits = full_product(features, head.transpose(1, 2)) + bias
-        to_logits, figures = self.head(
-            *(logits[:members], logits[members:], batch.reward, batch.discount, alpha * log_prob, self.atoms),
-            self.dtype,
+        ends = (weights.gain, *critic_head(weights, self.dtype))
+        to_h, features, to_logits, figures, to_gain, to_bias = self.tail(
+            h, *ends, batch.reward, batch.discount, alpha * log_prob, self.atoms
         )
         loss, q, target_q = figures.mean(1).unbind()
-        grads = self._backward(weights, x, kept, to_logits, (features, unit, scale, head), members)
-        grad = self.flat([grads[span.name] for span in self.storage.spans])
-        statistics = kept.statistics((first_mean, first_var), members, x.shape[0], self.flat)
-        return CriticGradient(loss, q, target_q, statistics, grad)
-
-    def _backward(
-        self, weights: Weights, x: Tensor, kept: Kept, to_logits: Tensor, ends: Sequence[Tensor], members: int
-    ) -> Grads:
-        """Return the gradients of all parameters, from that of the logits (members, B, K filled up)."""
-        features, unit, scale, head = (value[:members] for value in ends)
-        atoms = self.atoms.shape[0]
-        to_features, to_gain = trunk.unit_backward(torch.bmm(to_logits, head), unit, scale, weights.gain[:members])
-        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm)
+        grads, atoms = trunk.backward(weights, x, kept, to_h, self.norm), self.atoms.shape[0]
         grads["trunk.norm.gain"] = to_gain
         grads["head.weight"] = full_product(to_logits.transpose(1, 2), features)[:, :atoms]
-        grads["head_bias"] = trunk.wide(to_logits).sum(1)[:, :atoms]
-        return grads
+        grads["head_bias"] = to_bias[:, :atoms]
+        grad = self.flat([grads[span.name] for span in self.storage.spans])
+        statistics = kept.statistics((first_mean, first_var), to_h.shape[0], x.shape[0], self.flat)
+        return CriticGradient(loss, q, target_q, statistics, grad)
 
 
 def critic_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the heads' weights (M, K, d) and biases (M, 1, K), K filled up; columns behind the atoms give 0."""
-    weight = fill(weights.every("head.weight", 2).transpose(1, 2)).transpose(1, 2)
+    weight = weights.every("head.weight", 2)
+    weight = F.pad(weight, (0, 0, 0, filled(weight.shape[1]) - weight.shape[1]))
     return weight.to(dtype), fill(weights.every("head_bias", 1)).unsqueeze(1)
+
+
+@dataclass
+class ActorPass:
+    """What a forward pass of the actor over 2B rows leaves for its gradient, and the actions of the first B."""
+
+    action: Tensor
+    """(B, A)."""
+    log_prob: Tensor
+    """(B,)."""
+    out: Tensor
+    """(B, 2A) of both heads."""
+    features: Tensor
+    unit: Tensor
+    scale: Tensor
+    """Of `trunk.unit_features`, (1, B, d), and (1, B, 1) the scale."""
+    head: Tensor
+    """Weight (1, 2A filled up, d) of both heads."""
+    statistics: Tensor
+    """(2, S) batch means and variances of the actor's norms."""
+    x: Tensor
+    """(2B, I) whitened and filled up."""
+    kept: Kept
+    """Of the trunk."""
+
+    def flat(self) -> tuple[Tensor, ...]:
+        """Return the tensors one after the other: torch 2.11 compiles no program that returns them nested."""
+        heads = (self.action, self.log_prob, self.out, self.features, self.unit, self.scale, self.head)
+        return (*heads, self.statistics, self.x, *self.kept.tensors())
+
+    @classmethod
+    def of(cls, weights: Weights, flat: Sequence[Tensor]) -> Self:
+        """Return the pass that `flat` was called on, made with these weights."""
+        return cls(*flat[:9], kept=Kept.of(weights, flat[9:]))
 
 
 class ActorUpdate:
@@ -185,16 +206,43 @@ class ActorUpdate:
     @torch.no_grad()
     def gradient(self, batch: Batch, noise: Tensor, alpha: Tensor) -> ActorGradient:
         """Compute `flashsac.actor_objective` and its gradient; arguments as there."""
-        size, actions = batch.action.shape
         weights = self.weights()
-        x, first_mean, first_var = self.norm.whiten(batch.actor_obs, self.dtype)
+        return self._gradient(weights, self._forward(weights, batch.actor_obs, noise), batch, noise, alpha)
+
+    @torch.no_grad()
+    def forward(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        """Return the part of `gradient` that reads the actor alone, for `gradient_behind`: an `ActorPass`, flat.
+
+        Args:
+            obs: (2B, O) of a batch.
+            noise: (B, A).
+        """
+        return self._forward(self.weights(), obs, noise).flat()
+
+    @torch.no_grad()
+    def gradient_behind(self, forward: Sequence[Tensor], batch: Batch, noise: Tensor, alpha: Tensor) -> ActorGradient:
+        """Compute `gradient` from what `forward` returned for the same batch and noise, the actor as it was then."""
+        weights = self.weights()
+        return self._gradient(weights, ActorPass.of(weights, forward), batch, noise, alpha)
+
+    def _forward(self, weights: Weights, obs: Tensor, noise: Tensor) -> ActorPass:
+        x, first_mean, first_var = self.norm.whiten(obs, self.dtype)
         h, kept = trunk.forward(weights, x, self.norm)
-        features, unit, scale = trunk.unit_features(h[:, :size], weights.gain)
+        features, unit, scale = trunk.unit_features(h[:, : noise.shape[0]], weights.gain)
         head, bias = self.heads(weights)
         out = full_product(features, head.transpose(1, 2))[0, :, : bias.shape[0]] + bias
         mean, raw = out.chunk(2, dim=-1)
+        action, log_prob = sample_action(mean, log_std_of(raw), noise)
+        statistics = kept.statistics((first_mean, first_var), 1, x.shape[0], self.flat)
+        return ActorPass(action, log_prob, out, features, unit, scale, head, statistics, x, kept)
+
+    def _gradient(
+        self, weights: Weights, passed: ActorPass, batch: Batch, noise: Tensor, alpha: Tensor
+    ) -> ActorGradient:
+        size, actions = batch.action.shape
+        action, log_prob = passed.action, passed.log_prob
+        raw = passed.out.chunk(2, dim=-1)[1]
         log_std = log_std_of(raw)
-        action, log_prob = sample_action(mean, log_std, noise)
         value, slope = self.lesser_value(batch.critic_obs[:size], action)
 
         loss, pull = (alpha * log_prob - value).mean(), self.cfg.bc_weight
@@ -209,15 +257,15 @@ class ActorUpdate:
         to_raw = to_log_std * (6.0 * (1.0 - torch.tanh(raw).square()))
 
         to_out = fill(torch.cat((to_mean, to_raw), dim=-1)).to(self.dtype).unsqueeze(0)
-        to_features, to_gain = trunk.unit_backward(torch.bmm(to_out, head), unit, scale, weights.gain)
-        grads = trunk.backward(weights, x, kept, to_features.to(self.dtype), self.norm)
+        above = torch.bmm(to_out, passed.head)
+        to_features, to_gain = trunk.unit_backward(above, passed.unit, passed.scale, weights.gain)
+        grads = trunk.backward(weights, passed.x, passed.kept, to_features.to(self.dtype), self.norm)
         grads["trunk.norm.gain"] = to_gain
-        to_head = full_product(to_out.transpose(1, 2), features)[0]
+        to_head = full_product(to_out.transpose(1, 2), passed.features)[0]
         grads["mean.weight"], grads["raw.weight"] = to_head[:actions], to_head[actions : 2 * actions]
         grads["mean_bias"], grads["raw_bias"] = to_mean.sum(0), to_raw.sum(0)
         grad = self.flat([grads[span.name] for span in self.storage.spans])
-        statistics = kept.statistics((first_mean, first_var), 1, x.shape[0], self.flat)
-        return ActorGradient(loss, -log_prob.mean(), statistics, grad)
+        return ActorGradient(loss, -log_prob.mean(), passed.statistics, grad)
 
     def lesser_value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return min_i Q_i(s, a), (B,), on running statistics, and its gradient for the action, (B, A)."""
@@ -277,6 +325,6 @@ def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
 
     return {
         "batch_norm": lambda: check_batch_norm(device, shapes, inputs, dtype),
-        "loss_head": lambda: check_loss_head(device, cfg.batch_size, learner.atoms, dtype),
+        "loss_head": lambda: check_loss_head(device, cfg.batch_size, cfg.critic_width, learner.atoms, dtype),
         "row_step": lambda: check_row_steps(learner.critic_step, learner.actor_step),
     }

@@ -7,6 +7,7 @@ filled up to a multiple of eight columns, which matrix units want.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -152,6 +153,17 @@ class Kept:
         scales += [scale[:members] for *_, scale in self.layers]
         both = flat([*means, *scales]).view(2, -1)
         return torch.stack((both[0], variance_to_commit(both[1], rows)))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return what is kept, layer by layer, without the names."""
+        return tuple(value for layer in self.layers for value in layer[1:])
+
+    @classmethod
+    def of(cls, weights: Weights, tensors: Sequence[Tensor]) -> Self:
+        """Return what was kept of a forward pass with these weights, given its `tensors`; layers hold equally many."""
+        paths = [path for block in weights.blocks for path in block]
+        each = len(tensors) // len(paths)
+        return cls([(path, *tensors[i * each : (i + 1) * each]) for i, path in enumerate(paths)])
 
 
 def forward(weights: Weights, x: Tensor, norm: NormForm) -> tuple[Tensor, Kept]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.program import Program, Resolution, resolve_execution
 from tickgraph.core.rng import normals
+from tickgraph.learn.beside import Beside
 from tickgraph.learn.learner import Learner, Tails
 from tickgraph.learn.metrics import Metrics
 from tickgraph.learn.path import Switches
@@ -58,7 +59,9 @@ class UpdateCycle:
 
     Six programs follow `execution`: the draw, once a cycle, of all its batches and noise; the rates, before each critic
     update; and for actor and critic the objective and the optimiser's step. Where critic updates share their next
-    actions, these too. In mode graph, where the caller captures the cycle, they run as the resolution's `inner` says.
+    actions, these too, and with the switch `beside` the actor's forward pass, which needs none of the critics' updates
+    between the actor's last step and its own. In mode graph, where the caller captures the cycle, programs run as the
+    resolution's `inner` says, and that forward pass beside these critics' updates, as a branch.
 
     Args:
         learner: what is trained.
@@ -116,9 +119,12 @@ class UpdateCycle:
         written = learner.switches.manual
         half = None if written else half  # what writes its gradients out casts by itself
         self._draw = Program("update/draw", self._draw_cycle, resolution)
-        self._actor_loss = Program(
-            "update/actor_loss", self._actor_objective, networks, grad=not written, autocast=half
-        )
+        beside = learner.switches.beside
+        objective = self._actor_objective_at if beside else self._actor_objective
+        self._actor_loss = Program("update/actor_loss", objective, networks, grad=not written, autocast=half)
+        self._actor_forward: Beside | None = None
+        if beside:
+            self._actor_forward = Beside(Program("update/actor_forward", learner.actor_forward, networks), resolution)
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
         shared = learner.switches.shared_actions
         objective = self._critic_objective_at if shared else self._critic_objective
@@ -154,8 +160,7 @@ class UpdateCycle:
             learner.begin_cycle()
         drawn = Drawn(*self._draw())
         if learner.switches.shared_actions:
-            for first, count in groups(phase, self.updates, period):
-                self._update_group(drawn, first - phase, count, moves_actor=first % period == 0)
+            self._update_groups(drawn, phase)
         else:
             for index in range(self.updates):
                 self._update_once(drawn, index, moves_actor=(phase + index) % period == 0)
@@ -172,11 +177,30 @@ class UpdateCycle:
         if moves_actor and not learner.actor_first:
             self._update_actor(batch, drawn.noise[index], rates)
 
-    def _update_group(self, drawn: Drawn, first: int, count: int, moves_actor: bool) -> None:
-        """Take the critic updates between which the actor stays as it is, their next actions in one pass."""
-        rates, part = self._rates(), slice(first, first + count)
-        if moves_actor:
-            self._update_actor(drawn.batch(first), drawn.noise[first], rates)
+    def _update_groups(self, drawn: Drawn, phase: int) -> None:
+        """Take all updates, those at once between which the actor stays as it is.
+
+        The actor's forward pass for a group begins behind its step in the group before, beside the critics' updates
+        there. Every group but the first moves the actor, so that what is begun is always waited for.
+        """
+        period = self.learner.cfg.policy_period
+        forward = self._begin_forward(drawn, 0) if phase % period == 0 else ()
+        for start, count in groups(phase, self.updates, period):
+            first, rates = start - phase, self._rates()
+            if start % period == 0:
+                self._update_actor(drawn.batch(first), drawn.noise[first], rates, forward)
+            forward = self._begin_forward(drawn, first + count)
+            self._update_critics(drawn, first, count, rates)
+
+    def _begin_forward(self, drawn: Drawn, index: int) -> tuple[Tensor, ...]:
+        """Begin the actor's forward pass for an update of this cycle, if there is one and the pass is by itself."""
+        if self._actor_forward is None or index == self.updates:
+            return ()
+        return self._actor_forward.start(drawn.actor_obs[index], drawn.noise[index])
+
+    def _update_critics(self, drawn: Drawn, first: int, count: int, rates: Tensor) -> None:
+        """Take some critic updates with the actor as it is, their next actions in one pass."""
+        part = slice(first, first + count)
         actions, log_probs = self._next_actions[count](drawn.actor_obs[part], drawn.next_noise[part])
         for index in range(count):
             batch = drawn.batch(first + index)
@@ -184,16 +208,23 @@ class UpdateCycle:
             # The actor's step changes nothing that the critic's rates follow.
             self._critic_step(critic, grad, self._rates() if index else rates, batch.redraws)
 
-    def _update_actor(self, batch: Batch, noise: Tensor, rates: Tensor) -> None:
-        actor, grad = _parts(self._actor_loss(batch, noise), self._actor_parameters)
+    def _update_actor(self, batch: Batch, noise: Tensor, rates: Tensor, forward: tuple[Tensor, ...] = ()) -> None:
+        if self._actor_forward is None:
+            out = self._actor_loss(batch, noise)
+        else:
+            self._actor_forward.join()
+            out = self._actor_loss(batch, noise, forward)
+        actor, grad = _parts(out, self._actor_parameters)
         self._actor_step(actor, grad, rates)
 
     def report(self) -> dict[str, dict[str, object]]:
         """Return what each program was asked to run as, what it ran as; of the objectives also the scope in which they
-        compile and the learner's switches."""
+        compile and the learner's switches, of the actor's forward pass whether it runs beside others."""
         programs = [self._draw, self._rates, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
         programs += [*self._next_actions.values(), *self._tail_programs]
         found = {program.name: program.report() for program in programs}
+        if self._actor_forward is not None:
+            found[self._actor_forward.program.name] = self._actor_forward.report()
         for name in ("update/actor_loss", "update/critic_loss"):
             found[name]["compile_scope"] = self.compile_scope
             found[name]["switches"] = self.learner.switches.report()
@@ -219,6 +250,9 @@ class UpdateCycle:
 
     def _actor_objective(self, batch: Batch, noise: Tensor) -> Any:
         return self.learner.actor_objective(batch, noise, self._tails)
+
+    def _actor_objective_at(self, batch: Batch, noise: Tensor, forward: tuple[Tensor, ...]) -> Any:
+        return self.learner.actor_objective_at(batch, noise, forward)
 
     def _apply_actor(self, out: Any, grad: Tensor, rates: Tensor) -> None:
         learner = self.learner

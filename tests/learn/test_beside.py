@@ -1,0 +1,183 @@
+"""The actor's forward pass by itself: the same bits as in one piece, whenever between start and join it runs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from cycle_rig import Rig
+from objective_rig import B, made, made_batch
+from torch import Tensor
+
+from tickgraph.core.graph import Graph
+from tickgraph.core.program import Program, resolve_execution
+from tickgraph.learn.beside import Beside
+from tickgraph.learn.path import ON_A_GPU
+from tickgraph.learn.stacked import Written
+
+IN_LINE = replace(ON_A_GPU, beside=False)
+DELAY = 5_000_000  # cycles of a GPU, some milliseconds
+PHASES = [(8, 2), (3, 2), (1, 2), (2, 3), (2, 1)]  # updates a cycle, and for each of the actor
+
+
+def gpu(test):
+    return pytest.mark.gpu(pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")(test))
+
+
+def differing(first: Rig, second: Rig) -> list[str]:
+    mine, wanted = first.numbers(), second.numbers()
+    assert set(mine) == set(wanted)
+    return [name for name, value in mine.items() if not torch.equal(value.nan_to_num(), wanted[name].nan_to_num())]
+
+
+class Latest:
+    """Stands for a branch that is as late as it can be: it runs when it is waited for. Until then what it will return
+    is not a number, and what it returned before is no more either, from the next start on."""
+
+    def __init__(self, beside: Beside) -> None:
+        self.program, self.started, self.joined = beside.program, 0, 0
+        self.args: tuple[Tensor, ...] = ()
+        self.found: tuple[Tensor, ...] = ()
+
+    def start(self, *args: Tensor) -> tuple[Tensor, ...]:
+        assert self.started == self.joined
+        made = self.program(*args)
+        for value in (*self.found, *made):
+            value.fill_(torch.nan)
+        self.started, self.args, self.found = self.started + 1, args, made
+        return made
+
+    def join(self) -> None:
+        assert self.started == self.joined + 1
+        for place, value in zip(self.found, self.program(*self.args), strict=True):
+            place.copy_(value)
+        self.joined += 1
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_two_parts_are_the_whole(bf16):
+    learner, batch = made(2, bf16), made_batch()
+    learner.written = Written(learner, replace(ON_A_GPU, copies=True))
+    learner.begin_cycle()
+    torch.manual_seed(3)
+    noise = torch.randn(B, 3)
+    forward = learner.actor_forward(batch.actor_obs, noise)
+    assert all(isinstance(value, Tensor) and value.isfinite().all() for value in forward)
+    spaces = [value.untyped_storage().data_ptr() for value in forward]
+    own = {value.untyped_storage().data_ptr() for value in learner.arena.snapshot().values()}
+    assert len(set(spaces)) == len(spaces) and own.isdisjoint(spaces), "nothing may be a view of what others write"
+    learner.critic_storage.parameters.mul_(1.5)  # the critics' updates in between
+    learner.critic_storage.statistics.mul_(1.5)
+    learner.begin_cycle()
+    mine = learner.actor_objective_at(batch, noise, forward)
+    wanted = learner.written.actor.gradient(batch, noise, learner.alpha())
+    for name, value in wanted._asdict().items():
+        assert torch.equal(getattr(mine, name), value), name
+
+
+@pytest.mark.parametrize(("updates", "period"), PHASES)
+def test_no_critic_update_touches_what_it_reads(updates, period):
+    """In line, as early as it can be, and as late: a cycle writes the same bits, whatever phase it begins in."""
+    early, late, whole = (Rig(updates, kernels=each, policy_period=period) for each in (ON_A_GPU, ON_A_GPU, IN_LINE))
+    branch = late.cycle._actor_forward = Latest(late.cycle._actor_forward)
+    for _ in range(3):
+        for rig in (early, late, whole):
+            rig.cycle()
+        assert branch.started == branch.joined == whole.learner.actor_updates.item()
+    assert differing(early, whole) == [] == differing(late, whole)
+
+
+def test_compiled_it_is_the_same_but_for_rounding():
+    """Both programs, on what an eager cycle leaves; the flat tuple is what a compiler hands over."""
+    rig = Rig(kernels=ON_A_GPU, actor_blocks=1, critic_blocks=1)
+    rig.cycle()
+    batch, noise = rig.learner.prepare(rig.ring.sample(rig.learner.replay_draw)), torch.randn(16, 2)
+    compiled, found = resolve_execution("compile", "cpu"), []
+    for mode in (compiled, resolve_execution("eager", "cpu")):
+        first = Program("forward", rig.learner.actor_forward, mode)
+        second = Program("gradient", rig.learner.actor_objective_at, mode)
+        for _ in range(2):
+            made = second(batch, noise, first(batch.actor_obs, noise))
+        found.append(made)
+        if mode is compiled:
+            assert [program.report()["captures"] for program in (first, second)] == [1, 1]
+            assert [program.report()["replays"] for program in (first, second)] == [1, 1]
+    for name, value in found[1]._asdict().items():
+        torch.testing.assert_close(getattr(found[0], name), value, rtol=1e-4, atol=1e-6)
+
+
+def test_a_report_says_whether_it_runs_beside():
+    assert "update/actor_forward" not in Rig(kernels=IN_LINE).cycle.report()
+    rig = Rig(kernels=ON_A_GPU)
+    rig.cycle()
+    report = rig.cycle.report()
+    assert report["update/actor_forward"]["enabled"] == "eager" and not report["update/actor_forward"]["beside"]
+    assert report["update/actor_loss"]["switches"]["beside"]
+
+
+# On a GPU -------------------------------------------------------------------------------------------------------------
+
+
+def captured(updates: int, period: int, inner: str = "eager", kernels=ON_A_GPU) -> Rig:
+    """Return a learner whose cycle is a graph, or one for each phase, in `graphs`."""
+    mode = replace(resolve_execution("graph", "cuda"), inner=inner)
+    rig = Rig(updates, mode, kernels, device="cuda", policy_period=period)
+    stream = torch.cuda.Stream()
+    rig.graphs = {
+        phase: Graph(f"update/{phase}", lambda phase=phase: rig.cycle.run(phase), mode, stream=stream)
+        for phase in rig.cycle.phases
+    }
+    torch.cuda.synchronize()
+    return rig
+
+
+def play(rig: Rig, cycles: int) -> None:
+    """Run cycles; the first two of a phase for real, the others as graphs."""
+    for _ in range(cycles):
+        phase = rig.cycle.phase()
+        rig.graphs[phase]()
+        torch.cuda.synchronize()
+
+
+def slowed(call):
+    """Return a call that keeps the current stream busy before its own work."""
+
+    def run(*args):
+        torch.cuda._sleep(DELAY)
+        return call(*args)
+
+    return run
+
+
+@gpu
+@pytest.mark.parametrize(("updates", "period"), [(8, 2), (3, 2)])
+def test_a_branch_of_a_graph_changes_no_bit(updates, period):
+    """Whichever stream is held up: the branch before its work, or the cycle before what the branch waits for, and
+    before what reads the branch's memory."""
+    cycles, rigs = 10, [captured(updates, period) for _ in range(5)]
+    alone, beside, late_branch, late_step, late_loss = rigs
+    alone.cycle._actor_forward.stream = None
+    late_branch.cycle._actor_forward.program = slowed(late_branch.cycle._actor_forward.program)
+    late_step.cycle._actor_step = slowed(late_step.cycle._actor_step)
+    late_loss.cycle._actor_loss = slowed(late_loss.cycle._actor_loss)
+    for rig in rigs:
+        play(rig, cycles)
+    assert [differing(rig, alone) for rig in rigs[1:]] == [[]] * 4
+    for rig in (alone, beside):
+        assert all(graph.report()["replays"] > 0 for graph in rig.graphs.values())
+    nodes = [[graph.report()["nodes"] for graph in rig.graphs.values()] for rig in (alone, beside)]
+    assert nodes[0] == nodes[1], "events are no nodes"
+    assert torch.isfinite(beside.learner.actor_storage.parameters).all()
+    assert beside.learner.updates.item() == cycles * updates
+
+
+@gpu
+def test_compiled_for_a_branch_nothing_is_compiled_twice():
+    """Compiled programs within the graph, with the kernels that the device has: the same bits, one version of each."""
+    rigs = [captured(4, 2, "compile", kernels="auto") for _ in range(2)]
+    rigs[0].cycle._actor_forward.stream = None
+    for rig in rigs:
+        play(rig, 6)
+        for name, report in rig.cycle.report().items():
+            assert (report["captures"], report["recompiles"]) == (1, 0), name
+    assert differing(*rigs) == []
+    assert [rig.cycle.report()["update/actor_forward"]["beside"] for rig in rigs] == [False, True]
