@@ -242,6 +242,20 @@ def test_a_graph_cannot_be_had_on_a_cpu():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_eager_arm_on_a_gpu_writes_its_gradients_out_unless_told_otherwise():
+    for kernels, gradients in ((None, "written"), ("autograd", "autograd")):
+        case = train.TrainCase(
+            *("cartpole_swingup", 8, Platform("cuda", "mjwarp"), ("eager",)),
+            **{"updates": 2, "batch_size": 32, "learner_kernels": kernels},
+        )
+        arm = TrainArm(train.configure(load(case.task), case), "eager")
+        assert train.training_config(arm, case, {})["gradients"] == gradients
+        assert all(ms > 0 for ms in arm.play(2))
+        arm.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("overlap", [False, True])
 def test_iterations_on_a_gpu_are_graph_launches_and_events_and_memory_stands_still(overlap):
     case = train.TrainCase(
