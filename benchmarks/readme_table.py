@@ -99,9 +99,17 @@ def of_train(rows: Sequence[dict[str, Any]], ratios: Sequence[dict[str, Any]]) -
             text = f"{row['tail_env_steps_per_sec']:,.0f} steps/s"
             if ratio.get("graph_over_eager") is not None:
                 text += f", {ratio['graph_over_eager']:.1f} times eager"
+                if kernels_of(rows, row, "eager") != kernels_of(rows, row, "graph"):
+                    text += " with the plain learner"
             # Worlds on the CPU beside a learner on the GPU are another thing.
             if row["backend"] == "mjwarp":
                 yield ("iteration", row["task"], row["algo"], row["num_envs"]), text
+
+
+def kernels_of(rows: Sequence[dict[str, Any]], like: dict[str, Any], arm: str) -> str | None:
+    """Return the `train.learner_kernels` of an arm in the case of another, None where the file does not say."""
+    found = (row for row in rows if row["arm"] == arm and row["algo"] == like["algo"] and same_case(row, like))
+    return next(found, {}).get("training_config", {}).get("learner_kernels")
 
 
 def updates_of(task: str, algo: str) -> int | None:

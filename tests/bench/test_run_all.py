@@ -156,6 +156,15 @@ def test_the_table_has_each_number_with_its_place_and_a_dash_for_what_is_missing
     ]
 
 
+def test_the_table_says_where_eager_had_the_plain_learner(readme_table):
+    value = training("flashsac")
+    eager, graph = value["results"]
+    for kernels, ending in (("auto", "2.3 times eager"), ("autograd", "2.3 times eager with the plain learner")):
+        eager["training_config"], graph["training_config"] = {"learner_kernels": kernels}, {"learner_kernels": "auto"}
+        ((_, text),) = readme_table.of_train(value["results"], value["ratios"])
+        assert text == f"380,000 steps/s, {ending}"
+
+
 def test_of_two_files_with_one_number_the_later_named_is_taken_and_a_folder_with_both_is_refused(
     readme_table, tmp_path
 ):
