@@ -15,18 +15,15 @@ from torch import Tensor
 from tickgraph.learn.batch_norm import EPS
 from tickgraph.learn.trunk import filled
 
-# Chosen by arithmetic; other sizes have not been timed. A program has 8 warps and takes tiles of 128 rows, 16 or 32
-# values a thread, whose loads are all under way at once. 512 programs of a reduction are 31 warps for each of an
-# H200's 132 processors. The last pass reads 8 bytes a chunk and column for each of its tiles, which are 256 bytes a
-# column in bfloat16, so chunks are few: 16 at most, and 32 where up to 8 programs cover the columns. Narrow layers
-# take half the columns a program, for twice the programs. A program that holds all rows has up to 512 of them by 16
-# columns, 32 values a thread, and reads 32 bytes of a row in bfloat16, the least that memory gives.
-ROWS = 128
-WARPS = 8
-PROGRAMS = 512
-MAX_CHUNKS, MAX_CHUNKS_NARROW = 16, 32
-COLS, COLS_NARROW = 64, 32
-WHOLE_ROWS, WHOLE_COLS = 512, 16
+# Measured on an H200 for the sizes of a G1, 4,096 rows in bfloat16: tiles of 128 rows by 32 columns, 32 values a thread,
+# are the fastest or within some percent of it in all passes. Chunks are as many as give 256 programs, within limits: the
+# last pass reads 8 bytes a chunk and column for each of its tiles, which are 256 bytes a column. A program that holds
+# all rows has up to 512 of them by 16 columns, 32 values a thread of its 8 warps, and reads 32 bytes of a row in
+# bfloat16, the least that memory gives; with 4,096 rows that takes as long as two launches.
+ROWS, COLS, WARPS = 128, 32, 4
+PROGRAMS = 256
+MIN_CHUNKS, MAX_CHUNKS = 8, 32
+WHOLE_ROWS, WHOLE_COLS, WHOLE_WARPS = 512, 16, 8
 
 
 @triton.jit
@@ -244,11 +241,12 @@ class Plan(NamedTuple):
     """Of the first pass, a power of two; 0: there is none, as a tile holds all rows."""
     steps: int
     """Tiles of a chunk."""
+    warps: int
 
     def sums(self) -> dict[str, int]:
         """Return the constants of the first pass."""
-        # 2,048 sums, 8 a thread, are what one load of all threads gives in bfloat16.
-        kept = {"KEPT": 2048 // self.cols}
+        # 8 sums a thread are what one load of all threads gives in bfloat16.
+        kept = {"KEPT": 256 * self.warps // self.cols}
         return {"STEPS": self.steps, "CHUNKS": self.chunks, "ROWS": ROWS, "COLS": self.cols} | kept
 
     def last(self) -> dict[str, int]:
@@ -259,13 +257,10 @@ class Plan(NamedTuple):
 def plan(members: int, rows: int, cols: int, summed: int) -> Plan:
     """Return how to go through (members, rows, cols), of which the first `summed` rows are summed."""
     if rows <= WHOLE_ROWS:
-        return Plan(triton.next_power_of_2(rows), WHOLE_COLS, 0, 0)
-    width = COLS if members * cols >= 8 * COLS else COLS_NARROW
-    columns = members * triton.cdiv(cols, width)
-    most = MAX_CHUNKS_NARROW if columns <= 8 else MAX_CHUNKS
-    wanted = min(most, triton.cdiv(PROGRAMS, columns), triton.cdiv(summed, ROWS))
-    chunks = triton.next_power_of_2(wanted)
-    return Plan(ROWS, width, chunks, triton.cdiv(summed, chunks * ROWS))
+        return Plan(triton.next_power_of_2(rows), WHOLE_COLS, 0, 0, WHOLE_WARPS)
+    wanted = min(max(MIN_CHUNKS, triton.cdiv(PROGRAMS, members * triton.cdiv(cols, COLS))), MAX_CHUNKS)
+    chunks = triton.next_power_of_2(min(wanted, triton.cdiv(summed, ROWS)))
+    return Plan(ROWS, COLS, chunks, triton.cdiv(summed, chunks * ROWS), WARPS)
 
 
 def _partial(x: Tensor, members: int, cols: int, how: Plan) -> Tensor:
@@ -282,13 +277,13 @@ def norm_relu(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None =
     partial, across = _partial(x, members, cols, how), triton.cdiv(cols, how.cols)
     y, mean, scale = torch.empty_like(x), torch.empty_like(gain), torch.empty_like(gain)
     if how.chunks:
-        _moments[(across, how.chunks, members)](x, partial, rows, cols, **how.sums(), num_warps=WARPS)
+        _moments[(across, how.chunks, members)](x, partial, rows, cols, **how.sums(), num_warps=how.warps)
     _norm[(across, triton.cdiv(rows, how.rows), members)](
         *(x, x if residual is None else residual, partial, gain, offset, y, mean, scale, rows, cols, EPS),
         RESIDUAL=residual is not None,
         CHUNK_ROWS=how.steps * ROWS,
         **how.last(),
-        num_warps=WARPS,
+        num_warps=how.warps,
     )
     return y, mean, scale
 
@@ -312,9 +307,9 @@ def norm_relu_backward(
     out, to_gain, to_offset = torch.empty_like(x), torch.empty_like(gain), torch.empty_like(gain)
     inputs = (grad, x, mean, scale, gain, offset, partial)
     if how.chunks:
-        _grad_sums[(across, how.chunks, members)](*inputs, rows, grad_rows, cols, **how.sums(), num_warps=WARPS)
+        _grad_sums[(across, how.chunks, members)](*inputs, rows, grad_rows, cols, **how.sums(), num_warps=how.warps)
     _grad[(across, triton.cdiv(rows, how.rows), members)](
-        *(*inputs, out, to_gain, to_offset, rows, grad_rows, cols), **how.last(), num_warps=WARPS
+        *(*inputs, out, to_gain, to_offset, rows, grad_rows, cols), **how.last(), num_warps=how.warps
     )
     return out, to_gain, to_offset
 
@@ -337,12 +332,12 @@ def whiten(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     partial, out = _partial(x, 1, cols, how), x.new_empty((rows, width), dtype=dtype)
     mean, var = x.new_empty((cols,)), x.new_empty((cols,))
     if how.chunks:
-        _moments[(triton.cdiv(cols, how.cols), how.chunks, 1)](x, partial, rows, cols, **how.sums(), num_warps=WARPS)
+        _moments[(triton.cdiv(cols, how.cols), how.chunks, 1)](x, partial, rows, cols, **how.sums(), num_warps=how.warps)
     _whiten[(triton.cdiv(width, how.cols), triton.cdiv(rows, how.rows), 1)](
         *(x, partial, out, mean, var, rows, cols, width, EPS),
         CHUNK_ROWS=how.steps * ROWS,
         **how.last(),
-        num_warps=WARPS,
+        num_warps=how.warps,
     )
     return out, mean, var
 
