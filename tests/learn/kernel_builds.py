@@ -14,11 +14,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.kernels import batch_norm, loss_head, policy, row_step
+from tickgraph.learn.kernels import batch_norm, critic_tail, policy, row_step
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, WIDEST, Layout
 from tickgraph.learn.row_step import row_table
 from tickgraph.learn.storage import Stacked, declare
+from tickgraph.learn.trunk import filled
 
 TAKEN = {"params", "specialization", "options"}
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -36,9 +37,6 @@ NUMBERS = dict.fromkeys(("eps", "momentum", "tau", "max_norm"), "fp32") | dict.f
         "size",
         "stats_size",
         "parts",
-        "online_stride",
-        "target_stride",
-        "grad_stride",
         *"inputs width actions in_gain in_offset last_gain".split(),
     ),
     "i32",
@@ -128,6 +126,23 @@ def norm_builds(kind: str) -> dict[str, int]:
     return found
 
 
+def tail_builds(kind: str) -> dict[str, int]:
+    """Build the critics' tail for a G1 and for a small network, its float32 products rounded and exact."""
+    found, dtype = {}, torch.bfloat16 if kind == "*bf16" else torch.float32
+    pointers = dict.fromkeys(("h", "heads", "to_h", "features", "to_logits"), kind)
+    usual = torch.get_float32_matmul_precision()
+    for precision in ("high",) if kind == "*bf16" else ("high", "highest"):
+        for width, atoms in ((256, 101), (24, 51)):
+            torch.set_float32_matmul_precision(precision)
+            flags = critic_tail.tail_options(dtype, width, atoms, filled(atoms))
+            torch.set_float32_matmul_precision(usual)
+            warps, stages = flags.pop("num_warps"), flags.pop("num_stages")
+            code = machine_code(critic_tail._tail, flags, warps, ("rows",), stages=stages, **pointers)
+            assert not stack_bytes(code), "registers that do not fit are kept in memory"
+            found[f"tail {kind} {precision} {width} {atoms}"] = len(code)
+    return found
+
+
 def builds() -> dict[str, int]:
     """Build each kernel in the forms that a run launches, in float32 and bfloat16."""
     found, seed = {}, torch.Generator().manual_seed(0)
@@ -135,9 +150,7 @@ def builds() -> dict[str, int]:
     critic, actor, plain = Critic(101, 29, 256, 2, 101, seed), Actor(98, 29, 128, 2, seed), Linear(98, 515)
     for kind in ("*fp32", "*bf16"):
         found |= norm_builds(kind)
-        for warps in (1, 4):
-            sizes = {"K": 101, "WIDTH": 128, "PIECE": 8 * warps}
-            found[f"head {kind} {warps}"] = build(loss_head._head, sizes, warps, grad=kind)
+        found |= tail_builds(kind)
         for extras in (False, True):
             found[f"rows {kind} {extras}"] = build_rows(critic, kind, True, True, extras, extras)
         found[f"rows {kind}, actor"] = build_rows(actor, kind, True, False, False, False)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn import batch_norm, loss_head, row_step
-from tickgraph.learn.kernel_check import check_policy, check_row_step
+from tickgraph.learn.kernel_check import check_policy, check_row_step, tail_inputs
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.path import Switches
@@ -24,7 +24,7 @@ from tickgraph.learn.row_step import RowStep
 from tickgraph.learn.sac import SacCfg
 from tickgraph.learn.stacked import kernel_checks
 from tickgraph.learn.storage import Stacked, declare
-from tickgraph.learn.trunk import whiten
+from tickgraph.learn.trunk import unit_features, whiten
 
 F32, BF16 = torch.float32, torch.bfloat16
 TEN_BITS = 5e-3  # what products of a kernel that rounds to them may be off by
@@ -85,12 +85,12 @@ def few_chunks(case: Callable[..., float], *args) -> float:
     """A case where sums take no more than two chunks, so that one has several tiles."""
     from tickgraph.learn.kernels import batch_norm as kernel
 
-    usual = kernel.MAX_CHUNKS, kernel.MAX_CHUNKS_NARROW
+    usual = kernel.MIN_CHUNKS, kernel.MAX_CHUNKS
     try:
-        kernel.MAX_CHUNKS = kernel.MAX_CHUNKS_NARROW = 2
+        kernel.MIN_CHUNKS = kernel.MAX_CHUNKS = 2
         return case(*args)
     finally:
-        kernel.MAX_CHUNKS, kernel.MAX_CHUNKS_NARROW = usual
+        kernel.MIN_CHUNKS, kernel.MAX_CHUNKS = usual
 
 
 def norm_keeps_a_nan(device: str, rows: int) -> float:
@@ -106,33 +106,83 @@ def norm_keeps_a_nan(device: str, rows: int) -> float:
     return float(any(not value[:, 1].all() or value[:, ::2].any() for value in spoiled))
 
 
-def head_case(device: str, rows: int, atoms: int, width: int) -> float:
-    """The loss head: rows that ended, rewards beyond the support, members of equal value, columns behind the atoms."""
-    from tickgraph.learn.kernels import loss_head as kernel
+def hard_rows(given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Give the first rows of a tail's arguments what is hard on the projection."""
+    *ends, reward, discount, cost, atoms = given
+    high, step = atoms[-1].item(), (atoms[1] - atoms[0]).item()
+    # Beyond either end, with and without a discount; between two atoms and on one; hardly any discount, and less;
+    # no move at all, and by a whole space; so far that no place is computed well.
+    rows = [(8 * high, 0.97, 0), (-8 * high, 0.97, 0), (8 * high, 0, 0), (-8 * high, 0, 0), (0.33 * step, 0, 1)]
+    rows += [(0.0, 0, 0), (step, 0.3, 0.1), (0.1, 0.01, 0.5), (0.2, 1e-7, 0.1), (0.0, 1.0, 0.0), (step, 1.0, 0.0)]
+    rows += [(3e4, 1.0, 3e4), (torch.inf, 0.97, 0.0)]
+    for at, row in enumerate(rows):
+        reward[at], discount[at], cost[at] = row
+    return (*ends, reward, discount, cost, atoms)
 
-    torch.manual_seed(0)
-    online, target = (torch.randn(2, rows, width, device=device) * 3 for _ in range(2))
+
+def tail_case(device: str, dtype: torch.dtype, rows: int, width: int, atoms: int) -> float:
+    """The critics' tail against float64, rows that are hard to project among them, and columns behind the atoms."""
+    from tickgraph.learn.kernels import critic_tail as kernel
+
     support = torch.linspace(-5, 5, atoms, device=device)
-    reward, discount, cost = (torch.randn(rows, device=device) for _ in range(3))
-    reward[0], discount[1], reward[1], target[1, 2] = 40.0, 0.0, 2.0, target[0, 2]
-    inputs = (reward * 3, discount.abs().clamp(max=1.0), cost * 0.1, support)
-    grad, figures = kernel.categorical_head(online, target, *inputs, F32)
-    assert grad.shape[-1] == width and not grad[..., atoms:].any()
-    # In float64: the kernel sums the projection in an order of its own.
-    wide = (value.double() for value in (online[..., :atoms], target[..., :atoms], *inputs))
-    wanted, wanted_figures = loss_head.categorical_head(*wide)
-    return max(off(grad[..., :atoms], wanted), *(off(figures[i], wanted_figures[i]) for i in range(3)))
+    given = hard_rows(tail_inputs(torch.device(device), rows, width, support, dtype))
+    made = kernel.critic_tail(*given)
+    wanted = loss_head.critic_tail(*(value.double() for value in given))
+    assert [value.dtype for value in made] == [dtype] * 3 + [F32] * 3
+    assert not made[2][..., atoms:].any() and not made[5][..., atoms:].any()
+    again = kernel.critic_tail(*given)
+    assert all(torch.equal(first, second) for first, second in zip(made, again, strict=True))
+    pairs = [*zip(made, wanted, strict=True), *zip(made[3], wanted[3], strict=True)]
+    return max(off(*pair) for pair in pairs)
 
 
-def head_keeps_a_nan(device: str) -> float:
-    """A reward that is not a number must show in its row's loss, and in no other."""
-    from tickgraph.learn.kernels import loss_head as kernel
+def tail_moves_nothing(device: str) -> float:
+    """Without a move the label is the target's distribution itself, read off the gradient of the logits."""
+    from tickgraph.learn.kernels import critic_tail as kernel
 
-    torch.manual_seed(0)
-    logits, row = torch.randn(2, 4, 8, device=device), torch.ones(4, device=device)
-    reward = torch.tensor([0.0, torch.nan, 0.0, 0.0], device=device)
-    _, figures = kernel.categorical_head(logits, logits, reward, row, row, torch.linspace(-1, 1, 7, device=device), F32)
-    return float(torch.isnan(figures[0]).tolist() != [False, True, False, False])
+    atoms = torch.linspace(-5, 5, 21, device=device)
+    h, gains, heads, biases, _, _, cost, _ = tail_inputs(torch.device(device), 20, 24, atoms, F32)
+    still, one = torch.zeros_like(cost), torch.ones_like(cost)
+    made = kernel.critic_tail(h, gains, heads, biases, still, one, still, atoms)
+    probs = torch.softmax((unit_features(h, gains)[0] @ heads.transpose(1, 2) + biases)[..., :21], dim=-1)
+    values = (probs * atoms).sum(-1)[2:, 20:]
+    assert (values[0] < values[1]).any() and (values[0] > values[1]).any()
+    label = torch.where((values[0] <= values[1])[:, None], probs[2, 20:], probs[3, 20:])
+    return off(probs[:2, :20] - 40.0 * made[2][..., :21], label.expand(2, -1, -1))
+
+
+def tail_keeps_a_nan(device: str) -> float:
+    """What is not a number in the result must be so where the torch form has it, whichever input it was in."""
+    from tickgraph.learn.kernels import critic_tail as kernel
+
+    atoms, rows = torch.linspace(-5, 5, 21, device=device), 20
+    given = tail_inputs(torch.device(device), rows, 24, atoms, F32)
+    h, _, _, biases, reward, discount, cost, _ = given
+    reward[1] = discount[3] = cost[5] = torch.nan
+    h[0, 7, 2] = h[1, 9, 3] = h[2, rows + 11, 4] = h[3, rows + 13, 5] = h[2:, rows + 17, 0] = torch.nan
+    # One target alone: the torch form takes the second where it cannot compare.
+    spoiled = torch.tensor([row in (1, 3, 5, 7, 9, 13, 17) for row in range(rows)], device=device)
+    made, wanted = kernel.critic_tail(*given), loss_head.critic_tail(*given)
+    assert torch.equal(torch.isnan(made[3][0]), spoiled) and torch.isnan(made[0][1, 17]).all()
+    # Of a row of logits: the torch form has them at some atoms, on a CPU.
+    found = all(
+        torch.equal(torch.isnan(mine).any(-1), torch.isnan(theirs).any(-1))
+        for mine, theirs in zip(made, wanted, strict=True)
+    )
+    whole = tail_inputs(torch.device(device), rows, 24, atoms, F32)
+    whole[3][3, 0, 4] = whole[3][2, 0, 4] = torch.nan
+    made = kernel.critic_tail(*whole)
+    return float(not (found and torch.isnan(made[0]).all() and torch.isnan(made[3][0]).all()))
+
+
+def tail_fakes(device: str) -> float:
+    """What a compiler takes the results to be like: raises where it is not so, of one tile and of several."""
+    from tickgraph.learn.kernels import critic_tail as kernel
+
+    for rows in (4, 35):
+        given = tail_inputs(torch.device(device), rows, 8, torch.linspace(-5, 5, 21, device=device), F32)
+        torch.library.opcheck(kernel.tail_parts, given, test_utils=("test_schema", "test_faketensor"))
+    return 0.0
 
 
 def network_of(network: str) -> Critic | Actor:
@@ -255,7 +305,7 @@ def policy_case(device: str, rows: int, sizes: tuple[int, int, int, int]) -> flo
 
 def checks_case(device: str) -> float:
     """What decides on a GPU whether the kernels are used lets them pass, and stops one that is wrong."""
-    from tickgraph.learn.kernels import loss_head as kernel
+    from tickgraph.learn.kernels import critic_tail as kernel
 
     learner = Rig(
         device=device, critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6
@@ -263,15 +313,28 @@ def checks_case(device: str) -> float:
     checks = kernel_checks(learner)
     for check in checks.values():
         check()
-    right = kernel.categorical_head
+    right = kernel.critic_tail
     try:
-        kernel.categorical_head = lambda *args: (right(*args)[0] * 1.1, right(*args)[1])
+        kernel.critic_tail = lambda *args: (right(*args)[0] * 1.1, *right(*args)[1:])
         checks["loss_head"]()
     except ArithmeticError:
         return 0.0
     finally:
-        kernel.categorical_head = right
+        kernel.critic_tail = right
     return 1.0
+
+
+def interpret_bfloat16() -> None:
+    """Let Triton's interpreter, which keeps bfloat16 as bits, multiply it as numbers."""
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, np, tl
+
+    def widened(x: TensorHandle) -> TensorHandle:
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(self: InterpreterBuilder, a: TensorHandle, b: TensorHandle, *rest) -> TensorHandle:
+        return usual(self, *(map(widened, (a, b)) if a.dtype == tl.bfloat16 else (a, b)), *rest)
+
+    usual, InterpreterBuilder.create_dot = InterpreterBuilder.create_dot, create_dot
 
 
 CASES = {
@@ -292,10 +355,13 @@ CASES = {
     "whiten, chunks far from 0": (lambda device: whiten_case(device, F32, 601, 37, 300.0), 1e-5),
     "whiten, more rows than a tile": (lambda device: few_chunks(whiten_case, device, F32, 1100, 5, 1.0), 2e-6),
     "whiten, chunks in bfloat16": (lambda device: whiten_case(device, BF16, 600, 31, 3.0), 8e-3),
-    "head": (lambda device: head_case(device, 9, 101, 104), 1e-5),
-    "head, few atoms": (lambda device: head_case(device, 5, 21, 24), 2e-6),
-    "head, a warp a row": (lambda device: head_case(device, 1030, 21, 24), 2e-6),
-    "head, not a number": (head_keeps_a_nan, 0.0),
+    "tail": (lambda device: tail_case(device, F32, 37, 40, 101), 1e-5),
+    "tail, whole tiles": (lambda device: tail_case(device, F32, 32, 256, 101), 3e-5),
+    "tail, few atoms": (lambda device: tail_case(device, F32, 19, 16, 51), 1e-5),
+    "tail, bfloat16": (lambda device: tail_case(device, BF16, 37, 72, 101), 2e-2),
+    "tail, moves nothing": (tail_moves_nothing, 1e-5),
+    "tail, not a number": (tail_keeps_a_nan, 0.0),
+    "tail, as a compiler sees it": (tail_fakes, 0.0),
     "step, critic": (lambda device: step_case(device, "critic"), 1e-6),
     "step, actor": (lambda device: step_case(device, "actor", target=False), 1e-6),
     "step, decayed and shortened": (
@@ -319,5 +385,6 @@ CASES = {
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    interpret_bfloat16()
     with torch.no_grad():
         json.dump({name: figure("cpu") for name, (figure, _) in CASES.items()}, sys.stdout)

@@ -12,6 +12,7 @@ import torch
 from kernel_cases import CASES
 
 from tickgraph.core.arena import Arena
+from tickgraph.learn.kernel_check import tail_inputs
 from tickgraph.learn.networks import Critic
 from tickgraph.learn.row_step import FREE, ROW, SPHERE, STATISTICS, TILE, row_table
 from tickgraph.learn.storage import Stacked, declare
@@ -60,18 +61,18 @@ def test_on_a_gpu(name):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_kernels_repeat_bit_for_bit():
-    from tickgraph.learn.kernels import batch_norm, loss_head
+    from tickgraph.learn.kernels import batch_norm, critic_tail
 
     torch.manual_seed(0)
     x, gain = torch.randn(4, 4096, 1024, device="cuda"), torch.ones(4, 1024, device="cuda")
-    logits, row = torch.randn(2, 2048, 104, device="cuda"), torch.rand(2048, device="cuda")
     atoms = torch.linspace(-5, 5, 101, device="cuda")
+    tail = tail_inputs(torch.device("cuda"), 2048, 256, atoms, torch.bfloat16)
     runs = []
     for _ in range(2):
         made = batch_norm.norm_relu(x, gain, gain, None)
         runs.append((*made, *batch_norm.norm_relu_backward(x, x, made[1], made[2], gain, gain)))
         runs[-1] += tuple(batch_norm.whiten(x[0, :, :130], torch.bfloat16))
-        runs[-1] += tuple(loss_head.categorical_head(logits, logits, row, row, row, atoms, torch.bfloat16))
+        runs[-1] += tuple(critic_tail.critic_tail(*tail))
     assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
 
 

@@ -46,17 +46,36 @@ def check_batch_norm(
             hold(*pair, limit)
 
 
-def check_loss_head(device: torch.device, rows: int, atoms: Tensor, dtype: torch.dtype) -> None:
-    """Run the loss head on logits (2, rows, K filled up)."""
-    from tickgraph.learn.kernels import loss_head as kernel
+def check_loss_head(device: torch.device, rows: int, width: int, atoms: Tensor, dtype: torch.dtype) -> None:
+    """Run the critics' tail on the trunk's result (4, 2 rows, width)."""
+    from tickgraph.learn.kernels import critic_tail as kernel
 
-    count = atoms.shape[0]
-    online, target = (3.0 * ramp((2, rows, filled(count)), device, k) for k in (1, 2))
-    rest = (ramp((rows,), device, 3), ramp((rows,), device, 4).abs().clamp(max=1.0), ramp((rows,), device, 5), atoms)
-    grad, figures = kernel.categorical_head(online, target, *rest, dtype)
-    wanted, wanted_figures = loss_head.categorical_head(online[..., :count], target[..., :count], *rest)
-    hold(grad[..., :count], wanted, 1e-4 if dtype == torch.float32 else 1e-2)
-    hold(figures, wanted_figures, 1e-4)
+    given = tail_inputs(device, rows, width, atoms, dtype)
+    exact = dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    for pair in zip(kernel.critic_tail(*given), loss_head.critic_tail(*given), strict=True):
+        hold(*pair, 1e-4 if exact else 1e-2)
+
+
+def tail_inputs(
+    device: torch.device, rows: int, width: int, atoms: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return made-up arguments of `loss_head.critic_tail`, some rows without a discount, some beyond the support.
+
+    Which target's mean is less is never near: one that rounding turns would change a whole row. Their features lean
+    to either side of a direction that the first atoms' weights lie against and the last atoms' along.
+    """
+    count, side = atoms.shape[0], ramp((width,), device, 1)
+    h, heads = ramp((4, 2 * rows, width), device, 2), torch.zeros((4, filled(count), width), device=device)
+    heads[:, :count] = ramp((4, count, width), device, 3) / width**0.5
+    heads[2:, :count] += (3.0 / width) * side * (atoms / atoms[-1]).unsqueeze(-1)
+    turn = 1.0 - 2.0 * (torch.arange(2 * rows, device=device) % 2).unsqueeze(-1)
+    h[2] += 2.0 * turn * side
+    h[3] -= 2.0 * turn * side
+    gains, biases = 1.0 + 0.3 * ramp((4, width), device, 4), torch.zeros((4, 1, filled(count)), device=device)
+    biases[..., :count] = ramp((4, 1, count), device, 5)
+    reward, cost = atoms[-1] * ramp((rows,), device, 6), 0.3 * ramp((rows,), device, 7)
+    discount = torch.where(ramp((rows,), device, 8) < -0.5, 0.0, 1.0 - 0.1 * ramp((rows,), device, 9).abs())
+    return h.to(dtype), gains, heads.to(dtype), biases, reward, discount, cost, atoms
 
 
 def check_row_steps(*steps: NetworkStep) -> None:

@@ -1,12 +1,48 @@
-"""The critics' loss and its gradient for the logits, written out: the torch form.
+"""The critics' loss and its gradient, written out, from the trunk's result back to it: the torch form.
 
-`kernels/loss_head.py` computes the same in one launch and without a sum over programs.
+`kernels/critic_tail.py` computes the same in one launch.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tickgraph.learn.flashsac import project_distribution
+from tickgraph.learn.trunk import full_product, unit_backward, unit_features, wide
+
+
+def critic_tail(
+    h: Tensor,
+    gains: Tensor,
+    heads: Tensor,
+    biases: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    cost: Tensor,
+    atoms: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradient of the trunk's result, what the gradient of the heads' weights is a product of, and figures.
+
+    Args:
+        h: (4, 2B, d) of two online members, whose first B rows are of (s, a), and two targets, whose others are of
+            (s', a'); bfloat16 or float32.
+        gains: (4, d) of the last norm, float32.
+        heads: (4, K filled up, d), in the precision of h.
+        biases: (4, 1, K filled up), float32.
+        reward, discount, cost, atoms: of `categorical_head`.
+
+    Returns:
+        In the precision of h: the gradient of the online members' h (2, B, d), their features (2, B, d) and the
+        gradient of their logits (2, B, K filled up), zeros behind the atoms. In float32: figures (3, B) of
+        `categorical_head`, the gradients of the gains (2, d) and of the biases (2, K filled up).
+    """
+    size, count, filled = h.shape[1] // 2, atoms.shape[0], heads.shape[1]
+    features, unit, scale = unit_features(torch.cat((h[:2, :size], h[2:, size:])), gains)
+    logits = (full_product(features, heads.transpose(1, 2)) + biases)[..., :count]
+    made, figures = categorical_head(logits[:2], logits[2:], reward, discount, cost, atoms)
+    to_logits = F.pad(made, (0, filled - count)).to(h.dtype)
+    to_h, to_gain = unit_backward(torch.bmm(to_logits, heads[:2]), unit[:2], scale[:2], gains[:2])
+    return to_h.to(h.dtype), features[:2], to_logits, figures, to_gain, wide(to_logits).sum(1)
 
 
 def categorical_head(
