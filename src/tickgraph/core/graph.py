@@ -281,8 +281,8 @@ def _forget_workspaces() -> None:
     """Let cuBLAS take new memory to work in, before and behind a capture.
 
     torch keeps one such piece for each stream, and gives it back when others ask for that: graphs of Inductor do. One
-    that is from before the capture would be in other hands while replays still write to it; one that is taken within the
-    capture lies in the graph's own pool, which nothing else gets, if work outside of it does not go on with it.
+    that is from before the capture would be in other hands while replays still write to it. One that is taken within
+    the capture lies in the graph's own pool, which nothing else gets, if work outside of it does not go on with it.
     """
     torch._C._cuda_clearCublasWorkspaces()
 

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tickgraph.learn.flashsac import project_distribution
-from tickgraph.learn.trunk import full_product, unit_backward, unit_features, wide
+from tickgraph.learn.gradients import full_product
+from tickgraph.learn.trunk import unit_backward, unit_features, wide
 
 
 def critic_tail(

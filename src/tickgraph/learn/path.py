@@ -12,7 +12,8 @@ from torch import Tensor
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, first_line
 from tickgraph.learn import batch_norm
-from tickgraph.learn.storage import flatten, join
+from tickgraph.learn.gradients import Gradients
+from tickgraph.learn.storage import Storage, flatten, join
 from tickgraph.learn.trunk import NormForm, whiten
 
 _log = logging.getLogger(__name__)
@@ -39,8 +40,9 @@ class Switches:
     """The actor's forward pass is a program of its own; in a graph it runs beside the critics' updates before it. Needs
     `shared_actions`."""
     joined: bool = False
-    """Gradients that are written out, statistics, the stacked critics' small parameters and the figures for the log are
-    put together by one copy of all parts each; else as a compiler sees fit."""
+    """Statistics, the stacked critics' small parameters and the figures for the log are put together by one copy of all
+    parts each, and gradients that are written out by one operation that takes the products of all weights (see
+    `gradients.py`); else as a compiler sees fit."""
     batch_norm: str = "torch"
     loss_head: str = "torch"
     row_step: str = "torch"
@@ -69,6 +71,10 @@ class Switches:
     def flat_form(self) -> Callable[[Sequence[Tensor]], Tensor]:
         """Return what lays tensors out flat."""
         return join if self.joined else flatten
+
+    def gradients(self, storage: Storage) -> Gradients:
+        """Return what gathers the gradients of a network that are written out."""
+        return Gradients(storage, None if self.joined else flatten)
 
     def norm_form(self) -> NormForm:
         """Return what computes batch norms."""

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from tickgraph.learn import trunk
 from tickgraph.learn.flashsac import ActorLoss, CriticLoss, FlashSac, FlashSacCfg
+from tickgraph.learn.gradients import full_product
 from tickgraph.learn.kernel_check import check_batch_norm, check_loss_head, check_row_steps
 from tickgraph.learn.networks import log_std_of, sample_action
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.storage import Stacked, Storage
-from tickgraph.learn.trunk import Kept, Running, Weights, fill, filled, full_product
+from tickgraph.learn.trunk import Kept, Running, Weights, fill, filled
 
 
 class CriticGradient(NamedTuple):
@@ -111,13 +112,12 @@ class CriticUpdate:
             h, *ends, batch.reward, batch.discount, alpha * log_prob, self.atoms
         )
         loss, q, target_q = figures.mean(1).unbind()
-        grads, atoms = trunk.backward(weights, x, kept, to_h, self.norm), self.atoms.shape[0]
-        grads["trunk.norm.gain"] = to_gain
-        grads["head.weight"] = full_product(to_logits.transpose(1, 2), features)[:, :atoms]
-        grads["head_bias"] = to_bias[:, :atoms]
-        grad = self.flat([grads[span.name] for span in self.storage.spans])
+        grads, atoms = self.path.gradients(self.storage), self.atoms.shape[0]
+        grads.product("head.weight", to_logits[..., :atoms], features)
+        grads["head_bias"], grads["trunk.norm.gain"] = to_bias[:, :atoms], to_gain
+        trunk.backward(weights, x, kept, to_h, self.norm, grads)
         statistics = kept.statistics((first_mean, first_var), to_h.shape[0], x.shape[0], self.flat)
-        return CriticGradient(loss, q, target_q, statistics, grad)
+        return CriticGradient(loss, q, target_q, statistics, grads.flat())
 
 
 def critic_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -259,13 +259,12 @@ class ActorUpdate:
         to_out = fill(torch.cat((to_mean, to_raw), dim=-1)).to(self.dtype).unsqueeze(0)
         above = torch.bmm(to_out, passed.head)
         to_features, to_gain = trunk.unit_backward(above, passed.unit, passed.scale, weights.gain)
-        grads = trunk.backward(weights, passed.x, passed.kept, to_features.to(self.dtype), self.norm)
-        grads["trunk.norm.gain"] = to_gain
+        grads = self.path.gradients(self.storage)
         to_head = full_product(to_out.transpose(1, 2), passed.features)[0]
         grads["mean.weight"], grads["raw.weight"] = to_head[:actions], to_head[actions : 2 * actions]
-        grads["mean_bias"], grads["raw_bias"] = to_mean.sum(0), to_raw.sum(0)
-        grad = self.flat([grads[span.name] for span in self.storage.spans])
-        return ActorGradient(loss, -log_prob.mean(), passed.statistics, grad)
+        grads["mean_bias"], grads["raw_bias"], grads["trunk.norm.gain"] = to_mean.sum(0), to_raw.sum(0), to_gain
+        trunk.backward(weights, passed.x, passed.kept, to_features.to(self.dtype), self.norm, grads)
+        return ActorGradient(loss, -log_prob.mean(), passed.statistics, grads.flat())
 
     def lesser_value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return min_i Q_i(s, a), (B,), on running statistics, and its gradient for the action, (B, A)."""

@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tickgraph.learn.batch_norm import EPS, variance_to_commit, wide
+from tickgraph.learn.gradients import Gradients, full_product
 from tickgraph.learn.networks import BatchStats, UnitRMSNorm, batch_statistics
 from tickgraph.learn.storage import Stacked, Storage, join
 
 Normed = tuple[Tensor, Tensor, Tensor]
-Grads = dict[str, Tensor]
-"""Gradients by the parameters' names, (M, ...) each."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +38,6 @@ def filled(width: int) -> int:
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """Return x W^T per member: (M, rows, in), (M, out, in) -> (M, rows, out) in the precision of x."""
     return torch.bmm(x, weight.transpose(1, 2))
-
-
-def full_product(left: Tensor, right: Tensor) -> Tensor:
-    """Return the batched product in float32; of bfloat16 factors too, whose sums are not rounded."""
-    if left.dtype != torch.bfloat16:
-        return torch.bmm(left, right)
-    if left.is_cuda:
-        return torch.bmm(left, right, out_dtype=torch.float32)
-    return torch.bmm(left.float(), right.float())
 
 
 class Weights:
@@ -187,22 +177,23 @@ def forward(weights: Weights, x: Tensor, norm: NormForm) -> tuple[Tensor, Kept]:
     return h, kept
 
 
-def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormForm) -> Grads:
-    """Return the gradients of the trunk's parameters, the last norm's left out.
+def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormForm, grads: Gradients) -> None:
+    """Set the gradients of the trunk's parameters, the last norm's left out.
 
     Args:
         weights, x, kept: of the forward pass.
         grad: (T, G, d) of its result, for its first T members and first G rows.
         norm: what computes the batch norms.
+        grads: where they go.
     """
-    members, grads = grad.shape[0], {}
+    members = grad.shape[0]
     above = grad
     for path, source, made, mean, scale in reversed(kept.layers):
         gain, offset = weights.norms[path]
         inputs = (made, mean, scale, gain, offset)
         above, to_gain, to_offset = norm.backward(above, *(value[:members] for value in inputs))
         grads[f"{path}_norm.gain"], grads[f"{path}_norm.offset"] = to_gain, to_offset
-        grads[f"{path}.weight"] = full_product(above.transpose(1, 2), source[:members])
+        grads.product(f"{path}.weight", above, source[:members])
         above = torch.bmm(above, weights.weights[path][:members])
         if path.endswith("up"):
             grad = above = above + F.pad(grad, (0, 0, 0, above.shape[1] - grad.shape[1]))
@@ -213,7 +204,6 @@ def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormFo
     grads["trunk.embed.weight"] = to_weight * gain.unsqueeze(1) + to_bias * offset.unsqueeze(1)
     grads["trunk.input_norm.gain"] = (to_weight * embed).sum(1)
     grads["trunk.input_norm.offset"] = (to_bias * embed).sum(1)
-    return grads
 
 
 class Running:

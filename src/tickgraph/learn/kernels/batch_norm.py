@@ -15,11 +15,11 @@ from torch import Tensor
 from tickgraph.learn.batch_norm import EPS
 from tickgraph.learn.trunk import filled
 
-# Measured on an H200 for the sizes of a G1, 4,096 rows in bfloat16: tiles of 128 rows by 32 columns, 32 values a thread,
-# are the fastest or within some percent of it in all passes. Chunks are as many as give 256 programs, within limits: the
-# last pass reads 8 bytes a chunk and column for each of its tiles, which are 256 bytes a column. A program that holds
-# all rows has up to 512 of them by 16 columns, 32 values a thread of its 8 warps, and reads 32 bytes of a row in
-# bfloat16, the least that memory gives; with 4,096 rows that takes as long as two launches.
+# Measured on an H200 for the sizes of a G1, 4,096 rows in bfloat16: tiles of 128 rows by 32 columns, 32 values a
+# thread, are the fastest or within some percent of it in all passes. Chunks are as many as give 256 programs, within
+# limits: the last pass reads 8 bytes a chunk and column for each of its tiles, which are 256 bytes a column. A program
+# that holds all rows has up to 512 of them by 16 columns, 32 values a thread of its 8 warps, and reads 32 bytes of a
+# row in bfloat16, the least that memory gives; with 4,096 rows that takes as long as two launches.
 ROWS, COLS, WARPS = 128, 32, 4
 PROGRAMS = 256
 MIN_CHUNKS, MAX_CHUNKS = 8, 32
@@ -332,7 +332,9 @@ def whiten(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     partial, out = _partial(x, 1, cols, how), x.new_empty((rows, width), dtype=dtype)
     mean, var = x.new_empty((cols,)), x.new_empty((cols,))
     if how.chunks:
-        _moments[(triton.cdiv(cols, how.cols), how.chunks, 1)](x, partial, rows, cols, **how.sums(), num_warps=how.warps)
+        _moments[(triton.cdiv(cols, how.cols), how.chunks, 1)](
+            x, partial, rows, cols, **how.sums(), num_warps=how.warps
+        )
     _whiten[(triton.cdiv(width, how.cols), triton.cdiv(rows, how.rows), 1)](
         *(x, partial, out, mean, var, rows, cols, width, EPS),
         CHUNK_ROWS=how.steps * ROWS,

@@ -1,0 +1,122 @@
+"""The gradients of a network's parameters that a backward pass gathers, at the end as one flat tensor.
+
+Nothing in a backward pass reads the gradients of weights, so that their products are taken last, all in one operation,
+and each writes straight to its place in the flat tensor. On a GPU they are dealt to a few streams, in a graph to
+branches: one of them alone does not fill it.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tickgraph.learn.storage import Storage
+
+LANES = 3
+"""Streams that the products of a backward pass are dealt to."""
+
+
+def full_product(left: Tensor, right: Tensor) -> Tensor:
+    """Return the batched product in float32; of bfloat16 factors too, whose sums are not rounded."""
+    if left.dtype != torch.bfloat16:
+        return torch.bmm(left, right)
+    if left.is_cuda:
+        return torch.bmm(left, right, out_dtype=torch.float32)
+    return torch.bmm(left.float(), right.float())
+
+
+class Gradients:
+    """The gradients of a network's parameters, (M, ...) each.
+
+    Args:
+        storage: the network's layout.
+        flatten: what lays tensors out flat, or None to take all products and the copies of the rest in one operation.
+    """
+
+    def __init__(self, storage: Storage, flatten: Callable[[Sequence[Tensor]], Tensor] | None) -> None:
+        self.storage, self.flatten = storage, flatten
+        self.named: dict[str, Tensor] = {}
+        self.factors: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def __setitem__(self, name: str, grad: Tensor) -> None:
+        self.named[name] = grad
+
+    def product(self, name: str, above: Tensor, source: Tensor) -> None:
+        """Set a weight's gradient above^T source, from (M, R, out) and (M, R, in)."""
+        self.factors[name] = (above, source)
+
+    def flat(self) -> Tensor:
+        """Return all of them, (P,) float32, laid out like the parameters."""
+        if self.flatten is not None:
+            made = {name: full_product(above.transpose(1, 2), source) for name, (above, source) in self.factors.items()}
+            return self.flatten([(self.named | made)[span.name] for span in self.storage.spans])
+        starts = {span.name: span.start for span in self.storage.spans}
+        # Those whose factors were made last come first: they are nearest in the caches.
+        products = list(reversed(self.factors.items()))
+        return _gather(
+            [above for _, (above, _) in products],
+            [source for _, (_, source) in products],
+            [starts[name] for name, _ in products],
+            [grad.reshape(-1) for grad in self.named.values()],
+            [starts[name] for name in self.named],
+            self.storage.parameters.numel(),
+        )
+
+
+_sides: dict[torch.device, list[torch.cuda.Stream]] = {}
+
+
+def _lanes(device: torch.device) -> list[torch.cuda.Stream]:
+    """Return the streams beside the current one."""
+    if device not in _sides:
+        _sides[device] = [torch.cuda.Stream(device) for _ in range(LANES - 1)]
+    return _sides[device]
+
+
+@torch.library.custom_op("tickgraph::gather_gradients", mutates_args=())
+def _gather(
+    above: Sequence[Tensor],
+    source: Sequence[Tensor],
+    starts: Sequence[int],
+    parts: Sequence[Tensor],
+    places: Sequence[int],
+    size: int,
+) -> Tensor:
+    """Return (size,) float32 with above^T source from each start on, and each part from its place on."""
+    flat = parts[0].new_empty((size,), dtype=torch.float32)
+    products = []
+    for left, right, start in zip(above, source, starts, strict=True):
+        shape = (left.shape[0], left.shape[2], right.shape[2])
+        products.append((left.transpose(1, 2), right, flat[start : start + shape[0] * shape[1] * shape[2]].view(shape)))
+    copies = [flat[place : place + part.numel()] for place, part in zip(places, parts, strict=True)]
+    if not flat.is_cuda:
+        for left, right, out in products:
+            out.copy_(full_product(left, right))
+        torch._foreach_copy_(copies, list(parts))
+        return flat
+    main = torch.cuda.current_stream(flat.device)
+    lanes = [main, *_lanes(flat.device)]
+    for lane in lanes[1:]:
+        lane.wait_stream(main)
+    for turn, (left, right, out) in enumerate(products):
+        with torch.cuda.stream(lanes[turn % len(lanes)]):
+            if left.dtype == torch.float32:
+                torch.bmm(left, right, out=out)
+            else:
+                torch.ops.aten.bmm.dtype_out(left, right, torch.float32, out=out)
+    torch._foreach_copy_(copies, list(parts))
+    for lane in lanes[1:]:
+        main.wait_stream(lane)  # whoever frees a factor from now on does so behind its product
+    return flat
+
+
+@_gather.register_fake
+def _(
+    above: Sequence[Tensor],
+    source: Sequence[Tensor],
+    starts: Sequence[int],
+    parts: Sequence[Tensor],
+    places: Sequence[int],
+    size: int,
+) -> Tensor:
+    return parts[0].new_empty((size,), dtype=torch.float32)
