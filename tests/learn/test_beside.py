@@ -1,5 +1,7 @@
 """The actor's forward pass by itself: the same bits as in one piece, whenever between start and join it runs."""
 
+import importlib.util
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -8,11 +10,12 @@ from cycle_rig import Rig
 from objective_rig import B, made, made_batch
 from torch import Tensor
 
+from tickgraph.bench._learner_paths import PATHS
 from tickgraph.core.graph import Graph
-from tickgraph.core.program import Program, resolve_execution
+from tickgraph.core.program import Program, Resolution, resolve_execution
 from tickgraph.learn.beside import Beside
-from tickgraph.learn.path import ON_A_GPU
-from tickgraph.learn.stacked import Written
+from tickgraph.learn.path import ON_A_GPU, resolve_switches
+from tickgraph.learn.stacked import Written, kernel_checks
 
 IN_LINE = replace(ON_A_GPU, beside=False)
 DELAY = 5_000_000  # cycles of a GPU, some milliseconds
@@ -56,7 +59,7 @@ class Latest:
 @pytest.mark.parametrize("bf16", [False, True])
 def test_two_parts_are_the_whole(bf16):
     learner, batch = made(2, bf16), made_batch()
-    learner.written = Written(learner, replace(ON_A_GPU, copies=True))
+    learner.written = Written(learner, ON_A_GPU)
     learner.begin_cycle()
     torch.manual_seed(3)
     noise = torch.randn(B, 3)
@@ -84,6 +87,55 @@ def test_no_critic_update_touches_what_it_reads(updates, period):
             rig.cycle()
         assert branch.started == branch.joined == whole.learner.actor_updates.item()
     assert differing(early, whole) == [] == differing(late, whole)
+
+
+class FakeStream:
+    """Stands for a stream of a GPU: says whom it waits for, in `LOG`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def wait_stream(self, other: "FakeStream") -> None:
+        LOG.append((self, other))
+
+
+LOG: list[tuple[FakeStream, FakeStream] | FakeStream] = []
+"""Who waits for whom, and on which stream the program has run."""
+
+
+def test_the_branch_begins_behind_the_caller_and_ends_before_it(monkeypatch):
+    """Which stream waits for which, and when, over cycles: what a capture records."""
+    device, current = torch.device("cuda"), [FakeStream(torch.device("cuda"))]
+
+    @contextmanager
+    def entered(stream):
+        current.append(stream)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: current[-1] if where == device else None)
+    monkeypatch.setattr(torch.cuda, "stream", entered)
+    LOG.clear()
+    rig, whole = Rig(3, kernels=ON_A_GPU), Rig(3, kernels=IN_LINE)
+    program = rig.cycle._actor_forward.program
+    assert rig.cycle._actor_forward.stream is None
+    branch = rig.cycle._actor_forward = Beside(program, Resolution("graph", "graph", None, device))
+    branch.program = lambda *args: (LOG.append(current[-1]), program(*args))[1]
+    for _ in range(2):
+        rig.cycle()
+        whole.cycle()
+    main, side = current[0], branch.stream
+    assert LOG == [(side, main), side, (main, side)] * 3, "two passes in the first cycle of three updates, then one"
+    assert differing(rig, whole) == []
+
+
+def test_in_line_is_what_training_takes_without_the_branch(monkeypatch):
+    """The path to compare with keeps every kernel."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    checks = {name: lambda: None for name in kernel_checks(made(1))}
+    taken = resolve_switches("auto", torch.device("cuda"), checks)
+    assert taken.beside and replace(taken, beside=False) == PATHS["graph-in-line"].kernels
 
 
 def test_compiled_it_is_the_same_but_for_rounding():

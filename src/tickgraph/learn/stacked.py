@@ -158,7 +158,8 @@ class ActorPass:
     @classmethod
     def of(cls, weights: Weights, flat: Sequence[Tensor]) -> Self:
         """Return the pass that `flat` was called on, made with these weights."""
-        return cls(*flat[:9], kept=Kept.of(weights, flat[9:]))
+        own, kept = flat[:9], flat[9:]
+        return cls(*own, Kept.of(weights, kept))
 
 
 class ActorUpdate:
