@@ -1,8 +1,8 @@
 """The gradients of a network's parameters that a backward pass gathers, at the end as one flat tensor.
 
 Nothing in a backward pass reads the gradients of weights, so that their products are taken last, all in one operation,
-and each writes straight to its place in the flat tensor. On a GPU they are dealt to a few streams, in a graph to
-branches: one of them alone does not fill it.
+and each writes straight to its place in the flat tensor. On a GPU the small ones are dealt to a few streams, in a graph
+to branches, as one of them alone does not fill it; what is copied is copied beside all of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,9 @@ from torch import Tensor
 from tickgraph.learn.storage import Storage
 
 LANES = 3
-"""Streams that the products of a backward pass are dealt to."""
+"""Streams, that of the caller among them."""
+SMALL = 1 << 17
+"""Elements of a product up to which it leaves much of a GPU idle: 32 tiles of 64 by 64."""
 
 
 def full_product(left: Tensor, right: Tensor) -> Tensor:
@@ -88,26 +90,42 @@ def _gather(
     for left, right, start in zip(above, source, starts, strict=True):
         shape = (left.shape[0], left.shape[2], right.shape[2])
         products.append((left.transpose(1, 2), right, flat[start : start + shape[0] * shape[1] * shape[2]].view(shape)))
-    copies = [flat[place : place + part.numel()] for place, part in zip(places, parts, strict=True)]
     if not flat.is_cuda:
         for left, right, out in products:
             out.copy_(full_product(left, right))
-        torch._foreach_copy_(copies, list(parts))
+        _copy(flat, parts, places)
         return flat
     main = torch.cuda.current_stream(flat.device)
     lanes = [main, *_lanes(flat.device)]
     for lane in lanes[1:]:
         lane.wait_stream(main)
     for turn, (left, right, out) in enumerate(products):
-        with torch.cuda.stream(lanes[turn % len(lanes)]):
+        with torch.cuda.stream(lanes[turn % len(lanes)] if out.numel() <= SMALL else main):
             if left.dtype == torch.float32:
                 torch.bmm(left, right, out=out)
             else:
                 torch.ops.aten.bmm.dtype_out(left, right, torch.float32, out=out)
-    torch._foreach_copy_(copies, list(parts))
+    with torch.cuda.stream(lanes[-1]):
+        _copy(flat, parts, places)
     for lane in lanes[1:]:
         main.wait_stream(lane)  # whoever frees a factor from now on does so behind its product
     return flat
+
+
+def _copy(flat: Tensor, parts: Sequence[Tensor], places: Sequence[int]) -> None:
+    """Write each part (N,) to its place; those that lie behind each other by one copy."""
+    order = sorted(range(len(parts)), key=lambda i: places[i])
+    while order:
+        run = [order.pop(0)]
+        end = places[run[0]] + parts[run[0]].numel()
+        while order and places[order[0]] == end:
+            run.append(order.pop(0))
+            end += parts[run[-1]].numel()
+        out = flat[places[run[0]] : end]
+        if len(run) == 1:
+            out.copy_(parts[run[0]])
+        else:
+            torch.cat([parts[i] for i in run], out=out)
 
 
 @_gather.register_fake

@@ -2,7 +2,8 @@
 
 Many rows take two launches: sums of chunks of rows, then one pass that combines and applies them. Few rows take one,
 whose programs hold all rows of their columns in registers. No sum depends on the order in which programs run, so a run
-repeats bit for bit.
+repeats bit for bit. The sums begin with the last rows and the pass behind them with the first: what was written or read
+last is still in the second-level cache.
 """
 
 from typing import NamedTuple
@@ -42,7 +43,7 @@ def _moments(
     Sums are of differences to the chunk's first row. As that is one of the rows, the square that is taken off at the
     end is at most as many times what is left as the chunk has rows, wherever the mean lies.
     """
-    member, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    member, part = tl.num_programs(2).to(tl.int64) - 1 - tl.program_id(2), CHUNKS - 1 - tl.program_id(1)
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
     known = col < cols
     first = part * (STEPS * ROWS)
@@ -143,7 +144,7 @@ def _grad_sums(
     STEPS: tl.constexpr, CHUNKS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of g and g xhat over each chunk of rows to partial (M, CHUNKS, 2, C), g behind the ReLU."""
-    member, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    member, part = tl.num_programs(2).to(tl.int64) - 1 - tl.program_id(2), CHUNKS - 1 - tl.program_id(1)
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
     known = col < cols
     spot = member * cols + col
