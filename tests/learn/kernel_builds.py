@@ -129,7 +129,7 @@ def norm_builds(kind: str) -> dict[str, int]:
 def tail_builds(kind: str) -> dict[str, int]:
     """Build the critics' tail for a G1 and for a small network, its float32 products rounded and exact."""
     found, dtype = {}, torch.bfloat16 if kind == "*bf16" else torch.float32
-    pointers = dict.fromkeys(("h", "heads", "to_h", "features", "to_logits"), kind)
+    pointers = dict.fromkeys(("h", "heads", "targets", "to_h", "features", "to_logits"), kind)
     usual = torch.get_float32_matmul_precision()
     for precision in ("high",) if kind == "*bf16" else ("high", "highest"):
         for width, atoms in ((256, 101), (24, 51)):

@@ -32,16 +32,21 @@ FARTHEST = tl.constexpr(256.0)
 
 
 @triton.jit
+def _columns(rows, d, D: tl.constexpr):
+    """Return the mask of rows (R, 1), and where columns d do not divide D of these, too."""
+    return rows if tl.constexpr(D) % d.shape[0] == 0 else rows & (d < D)[None, :]
+
+
+@triton.jit
 def _rows(h, row, d, inside, D: tl.constexpr):
     """Return columns d of rows of h, (ROWS, columns)."""
-    return tl.load(h + row[:, None] * D + d[None, :], inside[:, None] & (d < D)[None, :], 0.0, cache_modifier=".ca")
+    return tl.load(h + row[:, None] * D + d[None, :], _columns(inside[:, None], d, D), 0.0, cache_modifier=".ca")
 
 
 @triton.jit
 def _weight(heads, k, d, D: tl.constexpr, KF: tl.constexpr, CACHE: tl.constexpr):
     """Return columns d of a member's heads, (WIDE, columns)."""
-    inside = (k < KF)[:, None] & (d < D)[None, :]
-    return tl.load(heads + k[:, None] * D + d[None, :], inside, 0.0, cache_modifier=CACHE)
+    return tl.load(heads + k[:, None] * D + d[None, :], _columns((k < KF)[:, None], d, D), 0.0, cache_modifier=CACHE)
 
 
 @triton.jit
@@ -108,15 +113,15 @@ def _back(
     """Write columns d of one member's gradient of h, and of its gain's gradient summed over these rows."""
     above, unit = tl.dot(to_logits, weight, input_precision=DOT), _rows(h, row, d, inside, D).to(tl.float32) * scale
     made = scale * (above * tl.load(gain + d, d < D, 0.0)[None, :] - unit * lean)
-    place, write = row[:, None] * D + d[None, :], inside[:, None] & (d < D)[None, :]
+    place, write = row[:, None] * D + d[None, :], _columns(inside[:, None], d, D)
     tl.store(to_h + place, made.to(to_h.dtype.element_ty), write)
     tl.store(gain_sums + d, tl.sum(above * unit, 0), d < D)
 
 
 @triton.jit
 def _tail(
-    h, gains, heads, biases, reward, discount, cost, atoms, to_h, features, to_logits, figures, gain_sums, bias_sums,
-    rows,
+    h, gains, heads, targets, biases, reward, discount, cost, atoms, to_h, features, to_logits, figures, gain_sums,
+    bias_sums, rows,
     D: tl.constexpr, K: tl.constexpr, KF: tl.constexpr, WIDTH: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
     CHUNK: tl.constexpr, EPS: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
@@ -129,14 +134,14 @@ def _tail(
     # Members 0 and 1 are online and read the first half of the rows, 2 and 3 are the targets and read the second.
     part, second = tl.cast(rows, tl.int64) * D, tl.cast(rows, tl.int64) * KF
     h1, h2, h3 = h + 2 * part, h + 5 * part, h + 7 * part
-    heads1, heads2, heads3 = heads + KF * D, heads + 2 * KF * D, heads + 3 * KF * D
+    heads1 = heads + KF * D
     made0 = tl.zeros((ROWS, WIDE), tl.float32)
     made1, made2, made3 = made0, made0, made0
     scale0, scale1 = _scale(h, row, inside, D, WIDTH, EPS), _scale(h1, row, inside, D, WIDTH, EPS)
     scale2, scale3 = _scale(h2, row, inside, D, WIDTH, EPS), _scale(h3, row, inside, D, WIDTH, EPS)
     for begin in range(0, D, CHUNK):
         d = begin + tl.arange(0, CHUNK)
-        place, write = row[:, None] * D + d[None, :], inside[:, None] & (d < D)[None, :]
+        place, write = row[:, None] * D + d[None, :], _columns(inside[:, None], d, D)
         x = _normed(h, gains, scale0, row, d, inside, D)
         tl.store(features + place, x, write)
         # The online heads stay in the first cache for the way back.
@@ -144,10 +149,11 @@ def _tail(
         x = _normed(h1, gains + D, scale1, row, d, inside, D)
         tl.store(features + part + place, x, write)
         made1 = tl.dot(x, tl.trans(_weight(heads1, k, d, D, KF, ".ca")), made1, input_precision=DOT)
-        x = _normed(h2, gains + 2 * D, scale2, row, d, inside, D)
-        made2 = tl.dot(x, tl.trans(_weight(heads2, k, d, D, KF, "")), made2, input_precision=DOT)
-        x = _normed(h3, gains + 3 * D, scale3, row, d, inside, D)
-        made3 = tl.dot(x, tl.trans(_weight(heads3, k, d, D, KF, "")), made3, input_precision=DOT)
+        weight = tl.trans(_weight(targets, k, d, D, KF, ""))
+        made2 = tl.dot(_rows(h2, row, d, inside, D), weight, made2, input_precision=DOT)
+        weight = tl.trans(_weight(targets + KF * D, k, d, D, KF, ""))
+        made3 = tl.dot(_rows(h3, row, d, inside, D), weight, made3, input_precision=DOT)
+    made2, made3 = made2 * scale2, made3 * scale3
 
     z = tl.load(atoms + k, k < K, 0.0)[None, :]
     _, prob2 = _softmax(made2 + tl.load(biases + 2 * KF + k, k < K, 0.0)[None, :], known)
@@ -219,6 +225,7 @@ def tail_parts(
     h: Tensor,
     gains: Tensor,
     heads: Tensor,
+    targets: Tensor,
     biases: Tensor,
     reward: Tensor,
     discount: Tensor,
@@ -226,6 +233,11 @@ def tail_parts(
     atoms: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute `loss_head.critic_tail`, but for the sums over programs.
+
+    Args:
+        h, gains, biases, reward, discount, cost, atoms: as there.
+        heads: (2, K filled up, d) of the online members, in the precision of h.
+        targets: those of the targets, times the gain, so that the products read their h as it is.
 
     Returns:
         As there, and instead of the last two the sums of each of P programs, float32: (P, 2, d) and (P, 2, K filled
@@ -235,7 +247,7 @@ def tail_parts(
     if members != 4 or rows < 2 or rows % 2:
         raise ValueError(f"features {tuple(h.shape)}; four members and two halves of rows are needed")
     made = _empty(h, heads)
-    inputs = (h, gains, heads, biases, reward, discount, cost, atoms)
+    inputs = (h, gains, heads, targets, biases, reward, discount, cost, atoms)
     options = tail_options(h.dtype, width, atoms.shape[0], heads.shape[1])
     _tail[(made[-1].shape[0],)](*(value.contiguous() for value in inputs), *made, rows // 2, **options)
     return made
@@ -246,6 +258,7 @@ def _(
     h: Tensor,
     gains: Tensor,
     heads: Tensor,
+    targets: Tensor,
     biases: Tensor,
     reward: Tensor,
     discount: Tensor,
@@ -280,6 +293,7 @@ def critic_tail(
     atoms: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute `loss_head.critic_tail`."""
-    *made, to_gain, to_bias = tail_parts(h, gains, heads, biases, reward, discount, cost, atoms)
+    targets = (heads[2:] * gains[2:].unsqueeze(1)).to(h.dtype)
+    *made, to_gain, to_bias = tail_parts(h, gains, heads[:2], targets, biases, reward, discount, cost, atoms)
     to_h, features, to_logits, figures = made
     return to_h, features, to_logits, figures, to_gain.sum(0), to_bias.sum(0)
