@@ -24,11 +24,10 @@ ROWS = 16
 WARPS = 8
 """Two for each of a processor's schedulers."""
 CHUNK, CHUNK_FULL = 64, 32
-"""Columns of the heads that are read at a time, in bfloat16 and in float32. By arithmetic, like all figures here: all
-four heads are 64 KB a stage, and three stages are under way."""
+"""Columns of the heads that are read at a time, in bfloat16 and in float32."""
 STAGES = 3
-FARTHEST = tl.constexpr(256.0)
-"""From 0, in atoms, up to which a place is computed well enough to find a window by it."""
+"""Of loads. All figures here are by arithmetic, none has been timed: a chunk of the four heads is 64 KB, two of which
+are in shared memory. Half of that takes twice the rounds, whose instructions count here."""
 
 
 @triton.jit
@@ -88,11 +87,12 @@ def _projected(mass, r, d, c, low, high, k, K: tl.constexpr):
     within = tl.where(together[:, None], tl.where(k == 0, 1.0, 0.0)[None, :], mass)
     within = tl.where(below | above, 0.0, within)
     # Sources nearer than 1 to atom j lie between (j - 1 - start) / d and 2 / d behind. One that the quotient's rounding
-    # leaves out has a share that is rounding as well.
-    inverse = 1.0 / d
-    narrow = (2.0 * inverse < K) & (d > 0.0) & (tl.abs(start) < FARTHEST)
-    length = tl.where(narrow, tl.ceil(tl.where(narrow, 2.0 * inverse, 0.0)).to(tl.int32), K)
-    count = tl.max(tl.where(together, 1, length), 0)
+    # leaves out has a share that is rounding as well. A row that lies beyond an end has no source within.
+    end, inverse = start + d * (K - 1), 1.0 / d
+    beyond = ((start <= 0.0) & (end <= 0.0)) | ((start >= K - 1) & (end >= K - 1))
+    narrow = (2.0 * inverse < K) & (d > 0.0) & (start == start) & (beyond == 0)
+    length = tl.where(narrow, tl.ceil(tl.where(narrow, 2.0 * inverse, 0.0)).to(tl.int32), tl.where(together, 1, K))
+    count = tl.max(tl.where(beyond, 0, length), 0)
     first = tl.floor((j - 1.0 - start[:, None]) * inverse[:, None]) + 1.0
     first = tl.where(narrow[:, None], first, 0.0).to(tl.int32)
     label, step = tl.zeros_like(mass), 0
@@ -144,7 +144,7 @@ def _tail(
         place, write = row[:, None] * D + d[None, :], _columns(inside[:, None], d, D)
         x = _normed(h, gains, scale0, row, d, inside, D)
         tl.store(features + place, x, write)
-        # The online heads stay in the first cache for the way back.
+        # What the first cache can hold of the online heads is there on the way back.
         made0 = tl.dot(x, tl.trans(_weight(heads, k, d, D, KF, ".ca")), made0, input_precision=DOT)
         x = _normed(h1, gains + D, scale1, row, d, inside, D)
         tl.store(features + part + place, x, write)
