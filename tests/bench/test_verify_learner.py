@@ -249,11 +249,12 @@ def test_a_broken_learner_is_found_in_a_row_that_names_it(monkeypatch, broken, c
 
 
 def test_a_tensor_that_is_not_finite_fails_and_fits_into_json(monkeypatch):
-    draw = UpdateCycle._apply_critic
+    step = UpdateCycle._apply_critic
 
     def changed(self, *given):
-        draw(self, *given)
+        figures = step(self, *given)
         self.learner.target_storage.parameters[3] = torch.nan
+        return figures
 
     monkeypatch.setattr(UpdateCycle, "_apply_critic", changed)
     rows = [row for row in parity() if row.check == "state fp32"]

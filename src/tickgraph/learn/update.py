@@ -13,7 +13,7 @@ from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.program import Program, Resolution, resolve_execution
 from tickgraph.core.rng import normals
 from tickgraph.learn.beside import Beside
-from tickgraph.learn.learner import Learner, Tails
+from tickgraph.learn.learner import Figures, Learner, Tails
 from tickgraph.learn.metrics import Metrics
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch, Ring
@@ -57,11 +57,12 @@ class UpdateCycle:
     A call leaves the learner's tensors updated, the policy that acts next pending in it and the metrics added up. It
     reads what the ring last published. `run` asks the device nothing, so that it can be captured whole.
 
-    Six programs follow `execution`: the draw, once a cycle, of all its batches and noise; the rates, before each critic
-    update; and for actor and critic the objective and the optimiser's step. Where critic updates share their next
-    actions, these too, and with the switch `beside` the actor's forward pass, which needs none of the critics' updates
-    between the actor's last step and its own. In mode graph, where the caller captures the cycle, programs run as the
-    resolution's `inner` says, and that forward pass beside these critics' updates, as a branch.
+    These programs follow `execution`: the draw, once a cycle, of all its batches and noise; the rates, before each
+    critic update; for actor and critic the objective, the optimiser's step and the figures for the log. Where critic
+    updates share their next actions, these too, and with the switch `beside` the actor's forward pass, which needs none
+    of the critics' updates between the actor's last step and its own. In mode graph, where the caller captures the
+    cycle, programs run as the resolution's `inner` says, and with `beside` that forward pass, the rates and the figures
+    are branches beside what does not need them.
 
     Args:
         learner: what is trained.
@@ -126,13 +127,21 @@ class UpdateCycle:
         if beside:
             self._actor_forward = Beside(Program("update/actor_forward", learner.actor_forward, networks), resolution)
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
+        # What the chain of updates does not wait for.
+        self._actor_figures, self._critic_figures, self._rates = (
+            Beside(Program(f"update/{name}", work, resolution), resolution, beside)
+            for name, work in (
+                ("actor_figures", self._add_actor),
+                ("critic_figures", self._add_critic),
+                ("rates", self._look_up_rates),
+            )
+        )
         shared = learner.switches.shared_actions
         objective = self._critic_objective_at if shared else self._critic_objective
         self._critic_loss = Program("update/critic_loss", objective, networks, grad=not written, autocast=half)
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
         period = learner.cfg.policy_period
         counts = {count for phase in self.phases for _, count in groups(phase, updates, period)} if shared else set()
-        self._rates = Program("update/rates", learner.rates, resolution)
         self._next_actions = {
             count: Program(f"update/next_actions_{count}", self._many_next_actions, networks)
             for count in sorted(counts)
@@ -166,14 +175,15 @@ class UpdateCycle:
                 self._update_once(drawn, index, moves_actor=(phase + index) % period == 0)
         with torch.no_grad():
             learner.snapshot_policy()
+        self._actor_figures.join()
+        self._critic_figures.join()
 
     def _update_once(self, drawn: Drawn, index: int, moves_actor: bool) -> None:
         """Take one critic update, and the actor's before or behind it."""
-        learner, batch, rates = self.learner, drawn.batch(index), self._rates()
+        learner, batch, rates = self.learner, drawn.batch(index), self._rates.start()
         if moves_actor and learner.actor_first:
             self._update_actor(batch, drawn.noise[index], rates)
-        critic, grad = _parts(self._critic_loss(batch, drawn.next_noise[index]), self._critic_parameters)
-        self._critic_step(critic, grad, rates, batch.redraws)
+        self._step_critic(self._critic_loss(batch, drawn.next_noise[index]), rates, batch.redraws)
         if moves_actor and not learner.actor_first:
             self._update_actor(batch, drawn.noise[index], rates)
 
@@ -186,7 +196,7 @@ class UpdateCycle:
         period = self.learner.cfg.policy_period
         forward = self._begin_forward(drawn, 0) if phase % period == 0 else ()
         for start, count in groups(phase, self.updates, period):
-            first, rates = start - phase, self._rates()
+            first, rates = start - phase, self._rates.start()
             if start % period == 0:
                 self._update_actor(drawn.batch(first), drawn.noise[first], rates, forward)
             forward = self._begin_forward(drawn, first + count)
@@ -198,33 +208,42 @@ class UpdateCycle:
             return ()
         return self._actor_forward.start(drawn.actor_obs[index], drawn.noise[index])
 
-    def _update_critics(self, drawn: Drawn, first: int, count: int, rates: Tensor) -> None:
+    def _update_critics(self, drawn: Drawn, first: int, count: int, rates: Sequence[Tensor]) -> None:
         """Take some critic updates with the actor as it is, their next actions in one pass."""
         part = slice(first, first + count)
         actions, log_probs = self._next_actions[count](drawn.actor_obs[part], drawn.next_noise[part])
         for index in range(count):
             batch = drawn.batch(first + index)
-            critic, grad = _parts(self._critic_loss(batch, actions[index], log_probs[index]), self._critic_parameters)
             # The actor's step changes nothing that the critic's rates follow.
-            self._critic_step(critic, grad, self._rates() if index else rates, batch.redraws)
+            rates = self._rates.start() if index else rates
+            self._step_critic(self._critic_loss(batch, actions[index], log_probs[index]), rates, batch.redraws)
 
-    def _update_actor(self, batch: Batch, noise: Tensor, rates: Tensor, forward: tuple[Tensor, ...] = ()) -> None:
+    def _step_critic(self, out: Any, rates: Sequence[Tensor], redraws: Tensor) -> None:
+        critic, grad = _parts(out, self._critic_parameters)
+        self._rates.join()
+        self._critic_figures.start(*self._critic_step(critic, grad, rates[0]), redraws)
+
+    def _update_actor(
+        self, batch: Batch, noise: Tensor, rates: Sequence[Tensor], forward: tuple[Tensor, ...] = ()
+    ) -> None:
         if self._actor_forward is None:
             out = self._actor_loss(batch, noise)
         else:
             self._actor_forward.join()
             out = self._actor_loss(batch, noise, forward)
         actor, grad = _parts(out, self._actor_parameters)
-        self._actor_step(actor, grad, rates)
+        self._rates.join()
+        self._actor_figures.start(*self._actor_step(actor, grad, rates[0]))
 
     def report(self) -> dict[str, dict[str, object]]:
         """Return what each program was asked to run as, what it ran as; of the objectives also the scope in which they
         compile and the learner's switches, of the actor's forward pass whether it runs beside others."""
-        programs = [self._draw, self._rates, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
+        programs = [self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
         programs += [*self._next_actions.values(), *self._tail_programs]
         found = {program.name: program.report() for program in programs}
-        if self._actor_forward is not None:
-            found[self._actor_forward.program.name] = self._actor_forward.report()
+        for branch in (self._rates, self._actor_figures, self._critic_figures, self._actor_forward):
+            if branch is not None:
+                found[branch.program.name] = branch.report()
         for name in ("update/actor_loss", "update/critic_loss"):
             found[name]["compile_scope"] = self.compile_scope
             found[name]["switches"] = self.learner.switches.report()
@@ -254,9 +273,17 @@ class UpdateCycle:
     def _actor_objective_at(self, batch: Batch, noise: Tensor, forward: tuple[Tensor, ...]) -> Any:
         return self.learner.actor_objective_at(batch, noise, forward)
 
-    def _apply_actor(self, out: Any, grad: Tensor, rates: Tensor) -> None:
+    def _look_up_rates(self) -> tuple[Tensor]:
+        return (self.learner.rates(),)
+
+    def _apply_actor(self, out: Any, grad: Tensor, rates: Tensor) -> tuple[Tensor, ...]:
+        """Take the step; returns its figures, one behind the other, for `_add_actor`."""
         learner = self.learner
-        self.metrics.add(1, *learner.apply_actor(out, grad, learner.read_rates(rates)))
+        means, last, ok, totals = learner.apply_actor(out, grad, learner.read_rates(rates))
+        return *means, *last, ok, *totals
+
+    def _add_actor(self, *figures: Tensor) -> None:
+        self.metrics.add(1, *self._by_kind(1, figures))
 
     def _critic_objective(self, batch: Batch, noise: Tensor) -> Any:
         return self.learner.critic_objective(batch, noise, self._tails)
@@ -264,11 +291,20 @@ class UpdateCycle:
     def _critic_objective_at(self, batch: Batch, action: Tensor, log_prob: Tensor) -> Any:
         return self.learner.critic_objective_at(batch, (action, log_prob))
 
-    def _apply_critic(self, out: Any, grad: Tensor, rates: Tensor, redraws: Tensor) -> None:
+    def _apply_critic(self, out: Any, grad: Tensor, rates: Tensor) -> tuple[Tensor, ...]:
+        """Take the step; returns its figures, one behind the other, for `_add_critic`."""
         learner = self.learner
         means, last, ok, totals = learner.apply_critic(out, grad, learner.read_rates(rates))
-        self.metrics.add(0, means, last, ok, (*totals, redraws))
         learner.updates += 1
+        return *means, *last, ok, *totals
+
+    def _add_critic(self, *figures: Tensor) -> None:
+        self.metrics.add(0, *self._by_kind(0, figures))
+
+    def _by_kind(self, row: int, figures: Sequence[Tensor]) -> Figures:
+        means, last = len(self.learner.MEANS[row]), len(self.learner.LAST[row])
+        ok = means + last
+        return figures[:means], figures[means:ok], figures[ok], figures[ok + 1 :]
 
 
 def groups(phase: int, updates: int, period: int) -> list[tuple[int, int]]:
