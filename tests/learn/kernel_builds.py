@@ -126,20 +126,14 @@ def norm_builds(kind: str) -> dict[str, int]:
     return found
 
 
-def tail_builds(kind: str) -> dict[str, int]:
-    """Build the critics' tail for a G1 and for a small network, its float32 products rounded and exact."""
-    found, dtype = {}, torch.bfloat16 if kind == "*bf16" else torch.float32
-    pointers = dict.fromkeys(("h", "heads", "targets", "to_h", "features", "to_logits"), kind)
-    usual = torch.get_float32_matmul_precision()
-    for precision in ("high",) if kind == "*bf16" else ("high", "highest"):
-        for width, atoms in ((256, 101), (24, 51)):
-            torch.set_float32_matmul_precision(precision)
-            flags = critic_tail.tail_options(dtype, width, atoms, filled(atoms))
-            torch.set_float32_matmul_precision(usual)
-            warps, stages = flags.pop("num_warps"), flags.pop("num_stages")
-            code = machine_code(critic_tail._tail, flags, warps, ("rows",), stages=stages, **pointers)
-            assert not stack_bytes(code), "registers that do not fit are kept in memory"
-            found[f"tail {kind} {precision} {width} {atoms}"] = len(code)
+def head_builds(kind: str) -> dict[str, int]:
+    """Build the critics' loss head for a G1 and for a small network."""
+    found = {}
+    for atoms in (101, 51):
+        flags = critic_tail.head_options(atoms, filled(atoms))
+        code = machine_code(critic_tail._head, flags, flags.pop("num_warps"), ("rows",), to_logits=kind)
+        assert stack_bytes(code) <= 32, "registers that do not fit are kept in memory"
+        found[f"head {kind} {atoms}"] = len(code)
     return found
 
 
@@ -150,7 +144,7 @@ def builds() -> dict[str, int]:
     critic, actor, plain = Critic(101, 29, 256, 2, 101, seed), Actor(98, 29, 128, 2, seed), Linear(98, 515)
     for kind in ("*fp32", "*bf16"):
         found |= norm_builds(kind)
-        found |= tail_builds(kind)
+        found |= head_builds(kind)
         for extras in (False, True):
             found[f"rows {kind} {extras}"] = build_rows(critic, kind, True, True, extras, extras)
         found[f"rows {kind}, actor"] = build_rows(actor, kind, True, False, False, False)

@@ -180,10 +180,11 @@ def tail_fakes(device: str) -> float:
     from tickgraph.learn.kernels import critic_tail as kernel
 
     for rows in (4, 35):
-        given = tail_inputs(torch.device(device), rows, 8, torch.linspace(-5, 5, 21, device=device), F32)
-        h, gains, heads, *rest = given
-        parts = (h, gains, heads[:2], heads[2:].clone(), *rest)
-        torch.library.opcheck(kernel.tail_parts, parts, test_utils=("test_schema", "test_faketensor"))
+        _, _, heads, *rest = tail_inputs(torch.device(device), rows, 8, torch.linspace(-5, 5, 21, device=device), F32)
+        logits = torch.randn(4, rows, heads.shape[1], device=device)
+        torch.library.opcheck(
+            kernel.categorical_head, (logits, *rest, BF16), test_utils=("test_schema", "test_faketensor")
+        )
     return 0.0
 
 

@@ -19,12 +19,12 @@ from tickgraph.learn.trunk import filled
 # Measured on an H200 for the sizes of a G1, 4,096 rows in bfloat16: tiles of 128 rows by 32 columns, 32 values a
 # thread, are the fastest or within some percent of it in all passes. Chunks are as many as give 256 programs, within
 # limits: the last pass reads 8 bytes a chunk and column for each of its tiles, which are 256 bytes a column. A program
-# that holds all rows has up to 512 of them by 16 columns, 32 values a thread of its 8 warps, and reads 32 bytes of a
+# that holds all rows has up to 512 of them by 16 columns, 64 values a thread of its 4 warps, and reads 32 bytes of a
 # row in bfloat16, the least that memory gives; with 4,096 rows that takes as long as two launches.
 ROWS, COLS, WARPS = 128, 32, 4
 PROGRAMS = 256
 MIN_CHUNKS, MAX_CHUNKS = 8, 32
-WHOLE_ROWS, WHOLE_COLS, WHOLE_WARPS = 512, 16, 8
+WHOLE_ROWS, WHOLE_COLS, WHOLE_WARPS = 512, 16, 4
 
 
 @triton.jit
