@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from tickgraph.core.arena import Arena
 from tickgraph.learn import batch_norm, loss_head
 from tickgraph.learn.networks import Actor, log_std_of
 from tickgraph.learn.optimizer import NetworkStep
+from tickgraph.learn.running import affine_backward, affine_relu
 from tickgraph.learn.storage import Storage
 from tickgraph.learn.trunk import filled, whiten
 
@@ -76,6 +78,47 @@ def tail_inputs(
     reward, cost = atoms[-1] * ramp((rows,), device, 6), 0.3 * ramp((rows,), device, 7)
     discount = torch.where(ramp((rows,), device, 8) < -0.5, 0.0, 1.0 - 0.1 * ramp((rows,), device, 9).abs())
     return h.to(dtype), gains, heads.to(dtype), biases, reward, discount, cost, atoms
+
+
+def check_affine(
+    device: torch.device, critics: tuple[int, int, int], actor: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    """Run both layers of a block on running statistics, (members, rows, width): forward, and the critics' back."""
+    from tickgraph.learn.kernels import affine_product as kernel
+
+    exact = dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    for shape in (critics, actor):
+        forward, back = affine_inputs(device, shape, dtype)
+        pairs = [
+            pair for given in forward for pair in zip(kernel.affine_relu(*given), affine_relu(*given), strict=True)
+        ]
+        for given in back if shape == critics else ():
+            found = list(zip(kernel.affine_backward(*given), affine_backward(*given), strict=True))
+            pairs += found if given[-1] is not None else found[1:]  # the first is made with a residual alone
+        for pair in pairs:
+            hold(*pair, 1e-4 if exact else 1e-2)
+
+
+def affine_inputs(
+    device: torch.device, shape: tuple[int, int, int], dtype: torch.dtype
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Return made-up arguments of `running.affine_relu` and `running.affine_backward` in both layers of a block.
+
+    Args:
+        device: where they are.
+        shape: (members, rows, width) of the block's input.
+        dtype: of the products.
+    """
+    members, rows, width = shape
+    x, grad = (ramp(shape, device, k).to(dtype) for k in (1, 2))
+    inner, to_inner = (ramp((members, rows, 4 * width), device, k).to(dtype) for k in (3, 4))
+    up, down = ramp((members, 4 * width, width), device, 5), ramp((members, width, 4 * width), device, 6)
+    up, down = (up / width**0.5).to(dtype), (0.5 * down / width**0.5).to(dtype)
+    scale, shift = 1.0 + 0.5 * ramp((members, 1, 4 * width), device, 7), ramp((members, 1, 4 * width), device, 8)
+    own_scale, own_shift = 1.0 + 0.5 * ramp((members, 1, width), device, 9), ramp((members, 1, width), device, 10)
+    forward = [(x, up, scale, shift, None), (inner, down, own_scale, own_shift, x)]
+    back = [(grad, down, (inner, scale), None), (to_inner, up, (x, own_scale), grad), (to_inner, up, None, grad)]
+    return forward, back
 
 
 def check_row_steps(*steps: NetworkStep) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, first_line
-from tickgraph.learn import batch_norm
+from tickgraph.learn import batch_norm, running
 from tickgraph.learn.gradients import Gradients
+from tickgraph.learn.running import AffineForm
 from tickgraph.learn.storage import Storage, flatten, join
 from tickgraph.learn.trunk import NormForm, whiten
 
@@ -45,19 +46,21 @@ class Switches:
     `gradients.py`); else as a compiler sees fit."""
     batch_norm: str = "torch"
     loss_head: str = "torch"
+    affine: str = "torch"
     row_step: str = "torch"
-    """torch, or triton: the kernel of that name in `kernels/`, of the loss head `critic_tail`."""
+    """torch, or triton: the kernel of that name in `kernels/`, of the loss head `critic_tail`, of affine
+    `affine_product`, which is a layer on running statistics."""
     reasons: tuple[str, ...] = ()
     """Why kernels that were wanted do not run."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_norm", "loss_head", "row_step"):
+        for name in ("batch_norm", "loss_head", "affine", "row_step"):
             form = getattr(self, name)
             if form not in FORMS:
                 hint = nearby(form, FORMS) or f"use one of {', '.join(FORMS)}"
                 raise TickgraphError(f"Switches.{name} is {form!r}; {hint}")
         needs = {"copies": self.copies, "shared_actions": self.shared_actions, "beside": self.beside}
-        needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head")}
+        needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head", "affine")}
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
             raise TickgraphError(f"Switches has {', '.join(without)} without manual; switch manual on")
@@ -83,6 +86,14 @@ class Switches:
         from tickgraph.learn.kernels import batch_norm as kernel
 
         return NormForm(kernel.norm_relu, kernel.norm_relu_backward, kernel.whiten)
+
+    def affine_form(self) -> AffineForm:
+        """Return what computes layers on running statistics."""
+        if self.affine == "torch":
+            return AffineForm(running.affine_relu, running.affine_backward)
+        from tickgraph.learn.kernels import affine_product as kernel
+
+        return AffineForm(kernel.affine_relu, kernel.affine_backward)
 
     def tail_form(self) -> TailForm:
         """Return what computes `loss_head.critic_tail`."""

@@ -226,63 +226,6 @@ def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormFo
     grads["trunk.input_norm.offset"] = (to_bias * embed).sum(1)
 
 
-class Running:
-    """Shift and factor of every norm on running statistics.
-
-    Args:
-        weights: the network's M members.
-        statistics: (2, S), in the order of a forward pass.
-    """
-
-    def __init__(self, weights: Weights, statistics: Tensor) -> None:
-        members, start = weights.embed.shape[0], 0
-        self.layers: dict[str, tuple[Tensor, Tensor]] = {}
-        for path, (gain, offset) in {"": (weights.input_gain, weights.input_offset), **weights.norms}.items():
-            size = members * gain.shape[-1]
-            mean, var = statistics[:, start : start + size].view(2, members, -1)
-            start += size
-            if path:
-                scale = gain * torch.rsqrt(var + EPS)
-                self.layers[path] = (scale.unsqueeze(1), (offset - mean * scale).unsqueeze(1))
-            else:
-                self.mean, self.scale = mean.unsqueeze(1), torch.rsqrt(var + EPS).unsqueeze(1)
-
-
-def eval_forward(weights: Weights, running: Running, x: Tensor) -> tuple[Tensor, list[tuple[str, Tensor]]]:
-    """Return the features before the last norm (M, R, d) of a raw input (R, I) on running statistics, and what each
-    layer gave."""
-    h = product(fill_input((x - running.mean) * running.scale, weights.dtype), weights.folded)
-    outputs: list[tuple[str, Tensor]] = []
-    for block in weights.blocks:
-        u = h
-        for path in block:
-            scale, shift = running.layers[path]
-            u = torch.relu(wide(product(u, weights.weights[path])) * scale + shift).to(weights.dtype)
-            outputs.append((path, u))
-        h = h + u
-    return h, outputs
-
-
-def eval_backward(
-    weights: Weights, running: Running, outputs: list[tuple[str, Tensor]], grad: Tensor, columns: slice
-) -> Tensor:
-    """Return the gradient (R, C) for some columns of the raw input, summed over the members.
-
-    Args:
-        weights, running, outputs: of `eval_forward`.
-        grad: (M, R, d) of its result.
-        columns: of the input.
-    """
-    above = grad
-    for path, output in reversed(outputs):
-        above = (wide(above) * (output > 0) * running.layers[path][0]).to(weights.dtype)
-        above = torch.bmm(above, weights.weights[path])
-        if path.endswith("up"):
-            grad = above = grad + above
-    slope = full_product(grad, fill(weights.folded[..., columns]))
-    return (slope[..., : columns.stop - columns.start] * running.scale[..., columns]).sum(0)
-
-
 def unit_features(h: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the RMS norm's result (M, R, d) like h, h / rms (M, R, d) and 1 / rms (M, R, 1) float32."""
     full = wide(h)
