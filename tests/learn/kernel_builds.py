@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.kernels import batch_norm, critic_tail, policy, row_step
+from tickgraph.learn.kernels import affine_product, batch_norm, critic_tail, policy, row_step
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, WIDEST, Layout
 from tickgraph.learn.row_step import row_table
@@ -27,6 +27,20 @@ SHARED = 227 * 1024
 """Bytes of shared memory that a program has there."""
 LAYERS = ((4, 4096, 1024), (1, 4096, 128), (4, 512, 1024))
 """(members, rows, columns): the widest and the narrowest layer at a usual batch size, and one at a small batch size."""
+UP, DOWN, SMALL = (256, (2, 2048, 1024)), (1024, (2, 2048, 256)), (20, (2, 70, 80))
+AFFINE = (
+    (affine_product._forward, {"RESIDUAL": False}, *UP),
+    (affine_product._forward, {"RESIDUAL": True}, *DOWN),
+    (affine_product._forward, {"RESIDUAL": False}, 128, (1, 4096, 512)),
+    (affine_product._forward, {"RESIDUAL": True}, 512, (1, 4096, 128)),
+    (affine_product._forward, {"RESIDUAL": True}, *SMALL),
+    (affine_product._backward, {"RESIDUAL": False, "GATE": True}, *UP),
+    (affine_product._backward, {"RESIDUAL": True, "GATE": True}, *DOWN),
+    (affine_product._backward, {"RESIDUAL": True, "GATE": False}, *DOWN),
+    (affine_product._backward, {"RESIDUAL": True, "GATE": True}, *SMALL),
+)
+"""Layers on running statistics, of a G1's critics and actor and of a network that fills no tile: kernel, flags, what is
+summed over, and (members, rows, columns) of the product. The critics' alone go back."""
 POINTERS = {"table": "*i32", "halves": "*fp16", "steps": "*i64", "taken": "*i8"}
 NUMBERS = dict.fromkeys(("eps", "momentum", "tau", "max_norm"), "fp32") | dict.fromkeys(
     (
@@ -137,6 +151,23 @@ def head_builds(kind: str) -> dict[str, int]:
     return found
 
 
+def affine_builds(kind: str) -> dict[str, int]:
+    """Build `AFFINE`, in float32 with its products rounded and exact."""
+    found, dtype = {}, torch.bfloat16 if kind == "*bf16" else torch.float32
+    pointers = dict.fromkeys(("x", "weight", "residual", "y", "total", "above", "output", "gated"), kind)
+    usual = torch.get_float32_matmul_precision()
+    for precision in ("high",) if kind == "*bf16" else ("high", "highest"):
+        for kernel, flags, depth, shape in AFFINE:
+            torch.set_float32_matmul_precision(precision)
+            options = flags | affine_product.plan(*shape, dtype).options(shape[-1], depth)
+            torch.set_float32_matmul_precision(usual)
+            warps, stages = options.pop("num_warps"), options.pop("num_stages")
+            code = machine_code(kernel, options, warps, ("rows",), stages=stages, **pointers)
+            assert not stack_bytes(code), "registers that do not fit are kept in memory"
+            found[f"{kernel.__name__} {kind} {precision} {shape} {flags}"] = len(code)
+    return found
+
+
 def builds() -> dict[str, int]:
     """Build each kernel in the forms that a run launches, in float32 and bfloat16."""
     found, seed = {}, torch.Generator().manual_seed(0)
@@ -144,6 +175,7 @@ def builds() -> dict[str, int]:
     critic, actor, plain = Critic(101, 29, 256, 2, 101, seed), Actor(98, 29, 128, 2, seed), Linear(98, 515)
     for kind in ("*fp32", "*bf16"):
         found |= norm_builds(kind)
+        found |= affine_builds(kind)
         found |= head_builds(kind)
         for extras in (False, True):
             found[f"rows {kind} {extras}"] = build_rows(critic, kind, True, True, extras, extras)

@@ -12,10 +12,11 @@ from unittest.mock import patch
 import torch
 from cycle_rig import Rig
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn import batch_norm, loss_head, row_step
-from tickgraph.learn.kernel_check import check_policy, check_row_step, tail_inputs
+from tickgraph.learn import batch_norm, loss_head, row_step, running
+from tickgraph.learn.kernel_check import affine_inputs, check_policy, check_row_step, tail_inputs
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.path import Switches
@@ -188,6 +189,80 @@ def tail_fakes(device: str) -> float:
     return 0.0
 
 
+def affine_case(device: str, dtype: torch.dtype, shape: tuple[int, int, int], programs: int) -> float:
+    """Both layers of a block, forward and back, against float64, in the largest tiles that give so many programs."""
+    from tickgraph.learn.kernels import affine_product as kernel
+
+    forward, back = affine_inputs(torch.device(device), shape, dtype)
+    calls = [(kernel.affine_relu, running.affine_relu, given) for given in forward]
+    calls += [(kernel.affine_backward, running.affine_backward, given) for given in back]
+    found = []
+    with patch.object(kernel, "PROGRAMS", programs):
+        for call, plain, given in calls:
+            made, wanted = call(*given), plain(*tree_map_only(Tensor, Tensor.double, given))
+            assert all(value.dtype == dtype for value in made)
+            assert all(torch.equal(*pair) for pair in zip(made, call(*given), strict=True))
+            # Back, the first result is there with a residual alone.
+            apart = call is kernel.affine_backward and given[-1] is None
+            found += list(zip(made, wanted, strict=True))[apart:]
+    return max(off(*pair) for pair in found)
+
+
+def affine_rounds(device: str) -> float:
+    """Where the product is rounded, and the sum: 257 is 256 in bfloat16, and so is one more."""
+    from tickgraph.learn.kernels import affine_product as kernel
+
+    x, weight = torch.ones(1, 3, 257, device=device, dtype=BF16), torch.ones(1, 5, 257, device=device, dtype=BF16)
+    row, one = torch.ones(1, 1, 5, device=device), torch.ones(1, 3, 5, device=device, dtype=BF16)
+    y, total = kernel.affine_relu(x, weight, row, -256.0 * row, one)
+    # 256 times it is 384.9 and gives 384, 257 times it would give 386.
+    summed, gated = kernel.affine_backward(x, weight.transpose(1, 2), (one, 384.9 / 256 * row), one)
+    figures = [(y, 0.0), (total, 1.0), (summed, 256.0), (gated, 384.0)]
+    y, total = kernel.affine_relu(x, weight, row, 0.0 * row, one)
+    return max((made - wanted).abs().max().item() for made, wanted in (*figures, (y, 256.0), (total, 256.0)))
+
+
+def affine_keeps_a_nan(device: str) -> float:
+    """What is not a number must show where it does in the torch form, in a row, behind a gate that is shut, and in a
+    column."""
+    from tickgraph.learn.kernels import affine_product as kernel
+
+    forward, back = affine_inputs(torch.device(device), (1, 66, 8), F32)
+    for x, _, scale, *_ in forward:
+        x[0, 3, 1], scale[0, 0, 2] = torch.nan, torch.nan
+    for above, _, _, residual in back:
+        above[0, 65, 5] = torch.nan
+        if residual is not None:
+            residual[0, 7, 2] = torch.inf
+    pairs = [(kernel.affine_relu(*given), running.affine_relu(*given)) for given in forward]
+    pairs += [(kernel.affine_backward(*given), running.affine_backward(*given)) for given in back]
+    alike = [torch.equal(torch.isnan(mine[1]), torch.isnan(theirs[1])) for mine, theirs in pairs]
+    counts = [torch.isnan(theirs[1]).any() for _, theirs in pairs]
+    return float(not all(alike) or not all(counts))
+
+
+def affine_programs(device: str) -> float:
+    """The products of a G1's networks take 128 to 264 programs: how many do not."""
+    from tickgraph.learn.kernels import affine_product as kernel
+
+    shapes = ((2, 2048, 1024), (2, 2048, 256), (1, 4096, 512), (1, 4096, 128))
+    grids = [kernel.plan(*shape, BF16).grid(*shape) for shape in shapes]
+    return float(sum(not 128 <= across * down * deep <= 264 for across, down, deep in grids))
+
+
+def affine_fakes(device: str) -> float:
+    """What a compiler takes the results to be like: raises where it is not so, with and without each part."""
+    from tickgraph.learn.kernels import affine_product as kernel
+
+    forward, back = affine_inputs(torch.device(device), (2, 5, 8), BF16)
+    calls = [(kernel.forward_parts, given) for given in forward]
+    for above, weight, gate, residual in back:
+        calls.append((kernel.backward_parts, (above, weight, *(gate or (None, None)), residual)))
+    for call, given in calls:
+        torch.library.opcheck(call, given, test_utils=("test_schema", "test_faketensor"))
+    return 0.0
+
+
 def network_of(network: str) -> Critic | Actor:
     """Return a small network; the wide ones have rows of several widths, read by fours, by twos or one by one."""
     seed = torch.Generator().manual_seed(0)
@@ -258,7 +333,7 @@ def cycle_case(device: str) -> float:
     """Three critic updates and two of the actor, every kernel on, against the torch forms: whatever a cycle writes."""
     small = dict(critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6, bf16=False)
     forms = Switches(manual=True, copies=True, shared_actions=True, joined=True)
-    kernels = replace(forms, batch_norm="triton", loss_head="triton", row_step="triton")
+    kernels = replace(forms, batch_norm="triton", loss_head="triton", affine="triton", row_step="triton")
     rigs = [Rig(3, kernels=switches, device=device, **small) for switches in (kernels, forms)]
     for rig in rigs:
         rig.cycle()
@@ -308,6 +383,7 @@ def policy_case(device: str, rows: int, sizes: tuple[int, int, int, int]) -> flo
 
 def checks_case(device: str) -> float:
     """What decides on a GPU whether the kernels are used lets them pass, and stops one that is wrong."""
+    from tickgraph.learn.kernels import affine_product
     from tickgraph.learn.kernels import critic_tail as kernel
 
     learner = Rig(
@@ -316,15 +392,15 @@ def checks_case(device: str) -> float:
     checks = kernel_checks(learner)
     for check in checks.values():
         check()
-    right = kernel.critic_tail
-    try:
-        kernel.critic_tail = lambda *args: (right(*args)[0] * 1.1, *right(*args)[1:])
-        checks["loss_head"]()
-    except ArithmeticError:
-        return 0.0
-    finally:
-        kernel.critic_tail = right
-    return 1.0
+    for name, module, call in (("loss_head", kernel, "critic_tail"), ("affine", affine_product, "affine_backward")):
+        right = getattr(module, call)
+        with patch.object(module, call, lambda *args, right=right: (*right(*args)[:-1], right(*args)[-1] * 1.1)):
+            try:
+                checks[name]()
+            except ArithmeticError:
+                continue
+        return 1.0
+    return 0.0
 
 
 def interpret_bfloat16() -> None:
@@ -365,6 +441,15 @@ CASES = {
     "tail, moves nothing": (tail_moves_nothing, 1e-5),
     "tail, not a number": (tail_keeps_a_nan, 0.0),
     "tail, as a compiler sees it": (tail_fakes, 0.0),
+    "affine": (lambda device: affine_case(device, F32, (2, 70, 24), 1000), 2e-6),
+    "affine, large tiles": (lambda device: affine_case(device, F32, (2, 135, 36), 1), 2e-6),
+    "affine, whole tiles": (lambda device: affine_case(device, F32, (1, 64, 64), 1000), 2e-6),
+    "affine, tiles between": (lambda device: affine_case(device, F32, (2, 140, 36), 12), 2e-6),
+    "affine, bfloat16": (lambda device: affine_case(device, BF16, (2, 70, 24), 1000), 2e-2),
+    "affine, rounds": (affine_rounds, 0.0),
+    "affine, not a number": (affine_keeps_a_nan, 0.0),
+    "affine, programs": (affine_programs, 0.0),
+    "affine, as a compiler sees it": (affine_fakes, 0.0),
     "step, critic": (lambda device: step_case(device, "critic"), 1e-6),
     "step, actor": (lambda device: step_case(device, "actor", target=False), 1e-6),
     "step, decayed and shortened": (

@@ -12,7 +12,7 @@ import torch
 from kernel_cases import CASES
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.kernel_check import tail_inputs
+from tickgraph.learn.kernel_check import affine_inputs, tail_inputs
 from tickgraph.learn.networks import Critic
 from tickgraph.learn.row_step import FREE, ROW, SPHERE, STATISTICS, TILE, row_table
 from tickgraph.learn.storage import Stacked, declare
@@ -61,18 +61,23 @@ def test_on_a_gpu(name):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_kernels_repeat_bit_for_bit():
-    from tickgraph.learn.kernels import batch_norm, critic_tail
+    from tickgraph.learn.kernels import affine_product, batch_norm, critic_tail
 
     torch.manual_seed(0)
     x, gain = torch.randn(4, 4096, 1024, device="cuda"), torch.ones(4, 1024, device="cuda")
     atoms = torch.linspace(-5, 5, 101, device="cuda")
     tail = tail_inputs(torch.device("cuda"), 2048, 256, atoms, torch.bfloat16)
+    forward, back = affine_inputs(torch.device("cuda"), (2, 2048, 256), torch.bfloat16)
     runs = []
     for _ in range(2):
         made = batch_norm.norm_relu(x, gain, gain, None)
         runs.append((*made, *batch_norm.norm_relu_backward(x, x, made[1], made[2], gain, gain)))
         runs[-1] += tuple(batch_norm.whiten(x[0, :, :130], torch.bfloat16))
         runs[-1] += tuple(critic_tail.critic_tail(*tail))
+        for given in forward:
+            runs[-1] += affine_product.affine_relu(*given)
+        for given in back:
+            runs[-1] += affine_product.affine_backward(*given)
     assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
 
 

@@ -93,6 +93,8 @@ def test_what_cannot_be_is_refused():
         Switches(row_step="tritn")
     with pytest.raises(TickgraphError, match="copies without manual"):
         Switches(copies=True)
+    with pytest.raises(TickgraphError, match="affine without manual"):
+        Switches(affine="triton")
     with pytest.raises(TickgraphError, match="beside without manual"):
         Switches(beside=True)
     with pytest.raises(TickgraphError, match="beside without shared_actions"):

@@ -117,7 +117,8 @@ def affine_inputs(
     scale, shift = 1.0 + 0.5 * ramp((members, 1, 4 * width), device, 7), ramp((members, 1, 4 * width), device, 8)
     own_scale, own_shift = 1.0 + 0.5 * ramp((members, 1, width), device, 9), ramp((members, 1, width), device, 10)
     forward = [(x, up, scale, shift, None), (inner, down, own_scale, own_shift, x)]
-    back = [(grad, down, (inner, scale), None), (to_inner, up, (x, own_scale), grad), (to_inner, up, None, grad)]
+    gate, own_gate = (torch.relu(inner), scale), (torch.relu(x), own_scale)
+    back = [(grad, down, gate, None), (to_inner, up, own_gate, grad), (to_inner, up, None, grad)]
     return forward, back
 
 
