@@ -14,7 +14,7 @@ class Beside:
 
     The program reads what is on the device when it is started. Until `join` the caller writes nothing that it reads,
     and does not read what it returned or wrote. A program that returns something is joined before it is started again.
-    By that next `start` all that reads what it returned is enqueued.
+    By that next `start` all that reads what it returned is enqueued, or the caller still holds it.
 
     Memory is safe by this order, and nothing has to be recorded for the allocator. What was allocated on a stream is
     handed out again on that stream alone. What the program returns is the branch's: whatever gets that memory next runs

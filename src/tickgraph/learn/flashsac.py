@@ -378,9 +378,15 @@ class FlashSac(Learner):
         """Compute `next_action` for the rows of one or several batches."""
         return self.written.actor.next_action(obs, noise)
 
-    def critic_objective_at(self, batch: Batch, successor: tuple[Tensor, Tensor]) -> Any:
+    def critic_inputs(self, obs: Tensor, action: Tensor, next_action: Tensor) -> tuple[Tensor, ...]:
+        """Compute `Learner.critic_inputs`."""
+        return self.written.critic.inputs(obs, action, next_action)
+
+    def critic_objective_at(
+        self, batch: Batch, successor: tuple[Tensor, Tensor], inputs: tuple[Tensor, ...] | None = None
+    ) -> Any:
         """Compute `critic_objective` with its gradient."""
-        return self.written.critic.gradient(batch, successor, self.alpha())
+        return self.written.critic.gradient(batch, successor, self.alpha(), inputs)
 
     def apply_critic(self, out: CriticLoss, grad: Tensor, rates: Rates) -> Figures:
         """Take the critic's step, and let the target follow."""

@@ -261,8 +261,18 @@ class Learner(ABC):
         """Return a' (R, A) and its log density (R,) for observations s' (R, O); called with `shared_actions` only."""
         raise NotImplementedError
 
-    def critic_objective_at(self, batch: Batch, successor: tuple[Tensor, Tensor]) -> Any:
-        """Compute `critic_objective` with given a' (B, A) and log density (B,); called with `shared_actions` only."""
+    def critic_inputs(self, obs: Tensor, action: Tensor, next_action: Tensor) -> tuple[Tensor, ...]:
+        """Return what `critic_objective_at` reads beside its batch, new tensors that depend on no network.
+
+        Called with `shared_actions` only; obs (2B, Dc) and action (B, A) are the batch's, the other is a' (B, A).
+        """
+        raise NotImplementedError
+
+    def critic_objective_at(
+        self, batch: Batch, successor: tuple[Tensor, Tensor], inputs: tuple[Tensor, ...] | None = None
+    ) -> Any:
+        """Compute `critic_objective` with given a' (B, A) and log density (B,), behind its `critic_inputs` where they
+        are given; called with `shared_actions` only."""
         raise NotImplementedError
 
     def actor_forward(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:

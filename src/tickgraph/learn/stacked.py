@@ -94,17 +94,36 @@ class CriticUpdate:
         return Weights(self.storage, parameters, blocks, self.dtype, self.stacked, joined)
 
     @torch.no_grad()
-    def gradient(self, batch: Batch, successor: tuple[Tensor, Tensor], alpha: Tensor) -> CriticGradient:
+    def inputs(self, obs: Tensor, action: Tensor, next_action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the part of `gradient` that reads no network: the normalised input of both halves of the rows, and
+        mean and variance to commit.
+
+        Args:
+            obs: (2B, Dc) of a batch.
+            action, next_action: a and a' (B, A).
+        """
+        return self.norm.whiten(torch.cat((obs, torch.cat((action, next_action))), dim=-1), self.dtype)
+
+    @torch.no_grad()
+    def gradient(
+        self,
+        batch: Batch,
+        successor: tuple[Tensor, Tensor],
+        alpha: Tensor,
+        inputs: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> CriticGradient:
         """Compute `flashsac.critic_objective` and its gradient.
 
         Args:
             batch: B transitions, `reward` already normalised.
             successor: a' (B, A) and log pi(a'|s') (B,).
             alpha: () temperature.
+            inputs: what `inputs` returned for them, if it was called before.
         """
         action, log_prob = successor
-        raw = torch.cat((batch.critic_obs, torch.cat((batch.action, action))), dim=-1)
-        x, first_mean, first_var = self.norm.whiten(raw, self.dtype)
+        if inputs is None:
+            inputs = self.inputs(batch.critic_obs, batch.action, action)
+        x, first_mean, first_var = inputs
         online = self.storage.parameters
         weights = self.weights(online, self.target)
         h, kept = trunk.forward(weights, x, self.norm)

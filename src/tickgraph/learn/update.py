@@ -61,8 +61,9 @@ class UpdateCycle:
     critic update; for actor and critic the objective, the optimiser's step and the figures for the log. Where critic
     updates share their next actions, these too, and with the switch `beside` the actor's forward pass, which needs none
     of the critics' updates between the actor's last step and its own. In mode graph, where the caller captures the
-    cycle, programs run as the resolution's `inner` says, and with `beside` that forward pass, the rates and the figures
-    are branches beside what does not need them.
+    cycle, programs run as the resolution's `inner` says, and with `beside` that forward pass, the critics' normalised
+    inputs, the rates, the copies of the weights that a cycle begins with and the figures are branches beside what does
+    not need them.
 
     Args:
         learner: what is trained.
@@ -128,16 +129,20 @@ class UpdateCycle:
             self._actor_forward = Beside(Program("update/actor_forward", learner.actor_forward, networks), resolution)
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
         # What the chain of updates does not wait for.
-        self._actor_figures, self._critic_figures, self._rates = (
+        self._rates, self._critic_inputs, self._actor_figures, self._critic_figures = (
             Beside(Program(f"update/{name}", work, resolution), resolution, beside)
             for name, work in (
+                ("rates", self._look_up_rates),
+                ("critic_inputs", learner.critic_inputs),
                 ("actor_figures", self._add_actor),
                 ("critic_figures", self._add_critic),
-                ("rates", self._look_up_rates),
             )
         )
         shared = learner.switches.shared_actions
         objective = self._critic_objective_at if shared else self._critic_objective
+        self._copies: Beside | None = None
+        if written:
+            self._copies = Beside(Program("update/copies", learner.begin_cycle, resolution), resolution, beside)
         self._critic_loss = Program("update/critic_loss", objective, networks, grad=not written, autocast=half)
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
         period = learner.cfg.policy_period
@@ -165,9 +170,11 @@ class UpdateCycle:
     def run(self, phase: int) -> None:
         """Run the cycle in a phase, or have it captured: what it enqueues is the same every time."""
         learner, period = self.learner, self.learner.cfg.policy_period
-        with torch.no_grad():
-            learner.begin_cycle()
+        if self._copies is not None:
+            self._copies.start()
         drawn = Drawn(*self._draw())
+        if self._copies is not None:
+            self._copies.join()
         if learner.switches.shared_actions:
             self._update_groups(drawn, phase)
         else:
@@ -212,11 +219,19 @@ class UpdateCycle:
         """Take some critic updates with the actor as it is, their next actions in one pass."""
         part = slice(first, first + count)
         actions, log_probs = self._next_actions[count](drawn.actor_obs[part], drawn.next_noise[part])
+        inputs = self._begin_inputs(drawn, first, actions[0])
         for index in range(count):
-            batch = drawn.batch(first + index)
+            self._critic_inputs.join()
+            mine, batch = inputs, drawn.batch(first + index)
+            if index + 1 < count:  # beside this update
+                inputs = self._begin_inputs(drawn, first + index + 1, actions[index + 1])
             # The actor's step changes nothing that the critic's rates follow.
             rates = self._rates.start() if index else rates
-            self._step_critic(self._critic_loss(batch, actions[index], log_probs[index]), rates, batch.redraws)
+            self._step_critic(self._critic_loss(batch, actions[index], log_probs[index], mine), rates, batch.redraws)
+
+    def _begin_inputs(self, drawn: Drawn, index: int, next_action: Tensor) -> tuple[Tensor, ...]:
+        """Begin to make what the critics' objective reads beside a batch; kept until that objective is enqueued."""
+        return self._critic_inputs.start(drawn.critic_obs[index], drawn.action[index], next_action)
 
     def _step_critic(self, out: Any, rates: Sequence[Tensor], redraws: Tensor) -> None:
         critic, grad = _parts(out, self._critic_parameters)
@@ -241,7 +256,8 @@ class UpdateCycle:
         programs = [self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
         programs += [*self._next_actions.values(), *self._tail_programs]
         found = {program.name: program.report() for program in programs}
-        for branch in (self._rates, self._actor_figures, self._critic_figures, self._actor_forward):
+        branches = [self._rates, self._actor_figures, self._critic_figures, self._actor_forward, self._copies]
+        for branch in (*branches, self._critic_inputs if self.learner.switches.shared_actions else None):
             if branch is not None:
                 found[branch.program.name] = branch.report()
         for name in ("update/actor_loss", "update/critic_loss"):
@@ -288,8 +304,8 @@ class UpdateCycle:
     def _critic_objective(self, batch: Batch, noise: Tensor) -> Any:
         return self.learner.critic_objective(batch, noise, self._tails)
 
-    def _critic_objective_at(self, batch: Batch, action: Tensor, log_prob: Tensor) -> Any:
-        return self.learner.critic_objective_at(batch, (action, log_prob))
+    def _critic_objective_at(self, batch: Batch, action: Tensor, log_prob: Tensor, inputs: tuple[Tensor, ...]) -> Any:
+        return self.learner.critic_objective_at(batch, (action, log_prob), inputs)
 
     def _apply_critic(self, out: Any, grad: Tensor, rates: Tensor) -> tuple[Tensor, ...]:
         """Take the step; returns its figures, one behind the other, for `_add_critic`."""

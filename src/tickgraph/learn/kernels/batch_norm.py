@@ -17,13 +17,13 @@ from tickgraph.learn.batch_norm import EPS
 from tickgraph.learn.trunk import filled
 
 # Measured on an H200 for the sizes of a G1, 4,096 rows in bfloat16: tiles of 128 rows by 32 columns, 32 values a
-# thread, are the fastest or within some percent of it in all passes. Chunks are as many as give 256 programs, within
-# limits: the last pass reads 8 bytes a chunk and column for each of its tiles, which are 256 bytes a column. A program
-# that holds all rows has up to 512 of them by 16 columns, 64 values a thread of its 4 warps, and reads 32 bytes of a
-# row in bfloat16, the least that memory gives; with 4,096 rows that takes as long as two launches.
-ROWS, COLS, WARPS = 128, 32, 4
-PROGRAMS = 256
-MIN_CHUNKS, MAX_CHUNKS = 8, 32
+# thread, are the fastest or within some percent of it in all passes. Tiles of a chunk are loaded ahead. Chunks are as
+# many as give 128 programs, within limits: the last pass reads 8 bytes a chunk and column for each of its tiles, which
+# are 256 bytes a column. A program that holds all rows has up to 512 of them by 16 columns, 64 values a thread, and
+# reads 32 bytes of a row in bfloat16, the least that memory gives; with 4,096 rows that takes as long as two launches.
+ROWS, COLS, WARPS, STAGES = 128, 32, 4, 3
+PROGRAMS = 128
+MIN_CHUNKS, MAX_CHUNKS = 4, 32
 WHOLE_ROWS, WHOLE_COLS, WHOLE_WARPS = 512, 16, 4
 
 
@@ -37,6 +37,7 @@ def _folded(tile, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
 def _moments(
     x, partial, rows, cols,
     STEPS: tl.constexpr, CHUNKS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write mean and summed squared deviation of each chunk of STEPS tiles to partial (M, CHUNKS, 2, C).
 
@@ -51,7 +52,7 @@ def _moments(
     start = tl.load(here, known & (first < rows), 0.0).to(tl.float32)
     total = tl.zeros((KEPT, COLS), tl.float32)
     squares = tl.zeros((KEPT, COLS), tl.float32)
-    for step in range(STEPS):
+    for step in tl.range(STEPS, num_stages=STAGES):
         row = step * ROWS + tl.arange(0, ROWS)
         inside = (first + row < rows)[:, None] & known[None, :]
         tile = tl.load(here[None, :] + row[:, None] * cols, inside, 0.0).to(tl.float32)
@@ -142,6 +143,7 @@ def _norm(
 def _grad_sums(
     grad, x, mean, scale, gain, offset, partial, rows, grad_rows, cols,
     STEPS: tl.constexpr, CHUNKS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write the sums of g and g xhat over each chunk of rows to partial (M, CHUNKS, 2, C), g behind the ReLU."""
     member, part = tl.num_programs(2).to(tl.int64) - 1 - tl.program_id(2), CHUNKS - 1 - tl.program_id(1)
@@ -154,7 +156,7 @@ def _grad_sums(
     factor, shift = s * tl.load(gain + spot, known, 0.0), tl.load(offset + spot, known, 0.0)
     to_offset = tl.zeros((KEPT, COLS), tl.float32)
     to_gain = tl.zeros((KEPT, COLS), tl.float32)
-    for step in range(STEPS):
+    for step in tl.range(STEPS, num_stages=STAGES):
         row = step * ROWS + tl.arange(0, ROWS)
         inside = (first + row < grad_rows)[:, None] & known[None, :]
         tile = tl.load(x_here[None, :] + row[:, None] * cols, inside, 0.0)
@@ -247,7 +249,7 @@ class Plan(NamedTuple):
     def sums(self) -> dict[str, int]:
         """Return the constants of the first pass."""
         # 8 sums a thread are what one load of all threads gives in bfloat16.
-        kept = {"KEPT": 256 * self.warps // self.cols}
+        kept = {"KEPT": 256 * self.warps // self.cols, "STAGES": STAGES}
         return {"STEPS": self.steps, "CHUNKS": self.chunks, "ROWS": ROWS, "COLS": self.cols} | kept
 
     def last(self) -> dict[str, int]:
