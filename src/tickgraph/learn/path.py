@@ -38,7 +38,7 @@ class Switches:
     shared_actions: bool = False
     """The next actions of all critic updates between two of the actor come from one pass."""
     beside: bool = False
-    """The actor's forward pass is a program of its own; in a graph it runs beside the critics' updates before it, as does
+    """The actor's forward pass is a program of its own. In a graph it is a branch beside the critics' updates, as is
     whatever else the chain of updates does not wait for (see `UpdateCycle`). Needs `shared_actions`."""
     joined: bool = False
     """Statistics, the stacked critics' small parameters and the figures for the log are put together by one copy of all
