@@ -14,7 +14,7 @@ from tickgraph.bench._learner_paths import PATHS
 from tickgraph.core.graph import Graph
 from tickgraph.core.program import Program, Resolution, resolve_execution
 from tickgraph.learn.beside import Beside
-from tickgraph.learn.path import ON_A_GPU, resolve_switches
+from tickgraph.learn.path import ON_A_GPU, Switches, resolve_switches
 from tickgraph.learn.stacked import Written, kernel_checks
 
 IN_LINE = replace(ON_A_GPU, beside=False)
@@ -56,6 +56,31 @@ class Latest:
         self.joined += 1
 
 
+class Postponed:
+    """Stands for a branch that may be started several times: each time's work runs when it is waited for. Until then
+    what a program returns is not a number, and one that writes has written nothing."""
+
+    def __init__(self, beside: Beside, returns: bool) -> None:
+        self.program, self.returns = beside.program, returns
+        self.waiting: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = []
+        self.runs = 0
+
+    def start(self, *args: Tensor) -> tuple[Tensor, ...]:
+        made = self.program(*args) if self.returns else ()
+        for value in made:
+            value.fill_(torch.nan)
+        self.waiting.append((args, made))
+        return made
+
+    def join(self) -> None:
+        for args, places in self.waiting:
+            found = self.program(*args)
+            for place, value in zip(places, found or (), strict=True):
+                place.copy_(value)
+        self.runs += len(self.waiting)
+        self.waiting.clear()
+
+
 @pytest.mark.parametrize("bf16", [False, True])
 def test_two_parts_are_the_whole(bf16):
     learner, batch = made(2, bf16), made_batch()
@@ -87,6 +112,22 @@ def test_no_critic_update_touches_what_it_reads(updates, period):
             rig.cycle()
         assert branch.started == branch.joined == whole.learner.actor_updates.item()
     assert differing(early, whole) == [] == differing(late, whole)
+
+
+@pytest.mark.parametrize(("updates", "period"), [(8, 2), (3, 2)])
+def test_whatever_else_is_beside_may_be_as_late_as_it_is_waited_for(updates, period):
+    """Rates, the critics' inputs, copies and figures: nothing reads them before, or writes what they still read."""
+    late, whole = (Rig(updates, kernels=each, policy_period=period) for each in (ON_A_GPU, IN_LINE))
+    names = {"_rates": True, "_critic_inputs": True, "_copies": False, "_critic_figures": False}
+    for name, returns in (names | {"_actor_figures": False}).items():
+        setattr(late.cycle, name, Postponed(getattr(late.cycle, name), returns))
+    for cycle in range(1, 4):
+        for rig in (late, whole):
+            rig.cycle()
+        runs = [getattr(late.cycle, name).runs for name in names]
+        assert runs == [cycle * updates + extra for extra in (0, 0, cycle - cycle * updates, 0)]
+        assert late.cycle._actor_figures.runs == late.learner.actor_updates.item()
+    assert differing(late, whole) == []
 
 
 class FakeStream:
@@ -164,6 +205,14 @@ def test_a_report_says_whether_it_runs_beside():
     report = rig.cycle.report()
     assert report["update/actor_forward"]["enabled"] == "eager" and not report["update/actor_forward"]["beside"]
     assert report["update/actor_loss"]["switches"]["beside"]
+
+
+def test_without_copies_there_is_no_program_for_them():
+    """A program that touches no tensor cannot be compiled."""
+    for copies in (False, True):
+        rig = Rig(kernels=Switches(manual=True, copies=copies))
+        rig.cycle()
+        assert ("update/copies" in rig.cycle.report()) == copies == bool(rig.learner.written.copies)
 
 
 # On a GPU -------------------------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ class UpdateCycle:
         shared = learner.switches.shared_actions
         objective = self._critic_objective_at if shared else self._critic_objective
         self._copies: Beside | None = None
-        if written:
+        if learner.switches.copies:  # a program without work is none that a compiler takes
             self._copies = Beside(Program("update/copies", learner.begin_cycle, resolution), resolution, beside)
         self._critic_loss = Program("update/critic_loss", objective, networks, grad=not written, autocast=half)
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
