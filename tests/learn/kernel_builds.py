@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.kernels import affine_product, batch_norm, critic_tail, policy, row_step
+from tickgraph.learn.kernels import affine_product, batch_norm, loss_head, policy, row_step
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, WIDEST, Layout
 from tickgraph.learn.row_step import row_table
@@ -144,8 +144,8 @@ def head_builds(kind: str) -> dict[str, int]:
     """Build the critics' loss head for a G1 and for a small network."""
     found = {}
     for atoms in (101, 51):
-        flags = critic_tail.head_options(atoms, filled(atoms))
-        code = machine_code(critic_tail._head, flags, flags.pop("num_warps"), ("rows",), to_logits=kind)
+        flags = loss_head.head_options(atoms, filled(atoms))
+        code = machine_code(loss_head._head, flags, flags.pop("num_warps"), ("rows",), to_logits=kind)
         assert stack_bytes(code) <= 32, "registers that do not fit are kept in memory"
         found[f"head {kind} {atoms}"] = len(code)
     return found

@@ -123,7 +123,7 @@ def hard_rows(given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def tail_case(device: str, dtype: torch.dtype, rows: int, width: int, atoms: int) -> float:
     """The critics' tail against float64, rows that are hard to project among them, and columns behind the atoms."""
-    from tickgraph.learn.kernels import critic_tail as kernel
+    from tickgraph.learn.kernels import loss_head as kernel
 
     support = torch.linspace(-5, 5, atoms, device=device)
     given = hard_rows(tail_inputs(torch.device(device), rows, width, support, dtype))
@@ -139,7 +139,7 @@ def tail_case(device: str, dtype: torch.dtype, rows: int, width: int, atoms: int
 
 def tail_moves_nothing(device: str) -> float:
     """Without a move the label is the target's distribution itself, read off the gradient of the logits."""
-    from tickgraph.learn.kernels import critic_tail as kernel
+    from tickgraph.learn.kernels import loss_head as kernel
 
     atoms = torch.linspace(-5, 5, 21, device=device)
     h, gains, heads, biases, _, _, cost, _ = tail_inputs(torch.device(device), 20, 24, atoms, F32)
@@ -154,7 +154,7 @@ def tail_moves_nothing(device: str) -> float:
 
 def tail_keeps_a_nan(device: str) -> float:
     """What is not a number in the result must be so where the torch form has it, whichever input it was in."""
-    from tickgraph.learn.kernels import critic_tail as kernel
+    from tickgraph.learn.kernels import loss_head as kernel
 
     atoms, rows = torch.linspace(-5, 5, 21, device=device), 20
     given = tail_inputs(torch.device(device), rows, 24, atoms, F32)
@@ -178,7 +178,7 @@ def tail_keeps_a_nan(device: str) -> float:
 
 def tail_fakes(device: str) -> float:
     """What a compiler takes the results to be like: raises where it is not so, of one tile and of several."""
-    from tickgraph.learn.kernels import critic_tail as kernel
+    from tickgraph.learn.kernels import loss_head as kernel
 
     for rows in (4, 35):
         _, _, heads, *rest = tail_inputs(torch.device(device), rows, 8, torch.linspace(-5, 5, 21, device=device), F32)
@@ -384,7 +384,7 @@ def policy_case(device: str, rows: int, sizes: tuple[int, int, int, int]) -> flo
 def checks_case(device: str) -> float:
     """What decides on a GPU whether the kernels are used lets them pass, and stops one that is wrong."""
     from tickgraph.learn.kernels import affine_product
-    from tickgraph.learn.kernels import critic_tail as kernel
+    from tickgraph.learn.kernels import loss_head as kernel
 
     learner = Rig(
         device=device, critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6

@@ -50,7 +50,7 @@ def check_batch_norm(
 
 def check_loss_head(device: torch.device, rows: int, width: int, atoms: Tensor, dtype: torch.dtype) -> None:
     """Run the critics' tail on the trunk's result (4, 2 rows, width)."""
-    from tickgraph.learn.kernels import critic_tail as kernel
+    from tickgraph.learn.kernels import loss_head as kernel
 
     given = tail_inputs(device, rows, width, atoms, dtype)
     exact = dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"

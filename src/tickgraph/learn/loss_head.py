@@ -1,6 +1,6 @@
 """The critics' loss and its gradient, written out, from the trunk's result back to it: the torch form.
 
-`kernels/critic_tail.py` computes what lies between its products in one launch.
+`kernels/loss_head.py` computes what lies between its products in one launch.
 """
 
 import torch

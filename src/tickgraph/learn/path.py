@@ -48,8 +48,8 @@ class Switches:
     loss_head: str = "torch"
     affine: str = "torch"
     row_step: str = "torch"
-    """torch, or triton: the kernel of that name in `kernels/`, of the loss head `critic_tail`, of affine
-    `affine_product`, which is a layer on running statistics."""
+    """torch, or triton: the kernel of that name in `kernels/`, of affine, a layer on running statistics,
+    `affine_product`."""
     reasons: tuple[str, ...] = ()
     """Why kernels that were wanted do not run."""
 
@@ -101,7 +101,7 @@ class Switches:
             from tickgraph.learn import loss_head  # which knows the algorithm, and that knows this file
 
             return loss_head.critic_tail
-        from tickgraph.learn.kernels import critic_tail as kernel
+        from tickgraph.learn.kernels import loss_head as kernel
 
         return kernel.critic_tail
 
