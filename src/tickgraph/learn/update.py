@@ -58,12 +58,12 @@ class UpdateCycle:
     reads what the ring last published. `run` asks the device nothing, so that it can be captured whole.
 
     These programs follow `execution`: the draw, once a cycle, of all its batches and noise; the rates, before each
-    critic update; for actor and critic the objective, the optimiser's step and the figures for the log. Where critic
-    updates share their next actions, these too, and with the switch `beside` the actor's forward pass, which needs none
-    of the critics' updates between the actor's last step and its own. In mode graph, where the caller captures the
-    cycle, programs run as the resolution's `inner` says, and with `beside` that forward pass, the critics' normalised
-    inputs, the rates, the copies of the weights that a cycle begins with and the figures are branches beside what does
-    not need them.
+    critic update; for actor and critic the objective, the optimiser's step and the figures for the log; the copies of
+    the weights, where there are any. Where critic updates share their next actions, these and the critics' normalised
+    inputs too, and with the switch `beside` the actor's forward pass, which needs none of the critics' updates between
+    the actor's last step and its own. In mode graph, where the caller captures the cycle, programs run as the
+    resolution's `inner` says, and with `beside` that forward pass, those inputs, the rates, the copies and the figures
+    are branches beside what does not need them.
 
     Args:
         learner: what is trained.
@@ -252,7 +252,7 @@ class UpdateCycle:
 
     def report(self) -> dict[str, dict[str, object]]:
         """Return what each program was asked to run as, what it ran as; of the objectives also the scope in which they
-        compile and the learner's switches, of the actor's forward pass whether it runs beside others."""
+        compile and the learner's switches, of what may be a branch whether it is one, as `beside`."""
         programs = [self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
         programs += [*self._next_actions.values(), *self._tail_programs]
         found = {program.name: program.report() for program in programs}
