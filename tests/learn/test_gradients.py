@@ -51,6 +51,21 @@ def test_one_operation_puts_the_same_together(network, dtype, device):
     assert torch.equal(one, filled_in(Gradients(storage, None), storage, dtype)), "a run repeats"
 
 
+@pytest.mark.parametrize("form", [None, flatten])
+def test_a_gradient_that_is_missing_or_there_twice_is_an_error(form):
+    storage = storage_of("actor", "cpu")
+    grads = Gradients(storage, form)
+    filled_in(grads, storage, torch.float32)
+    name, factors = grads.factors.popitem()
+    with pytest.raises(ValueError, match=f"of {len(storage.spans)} parameters"):
+        grads.flat()
+    grads.product(name, *factors)
+    assert grads.flat().isfinite().all()
+    grads[name] = torch.zeros(1)
+    with pytest.raises(ValueError, match=f"of {len(storage.spans)} parameters"):
+        grads.flat()
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_products_of_all_sizes_and_parts_between_them(device):
     """Beside each other and not, larger than what is dealt to streams and smaller, in any order."""

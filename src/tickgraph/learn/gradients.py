@@ -48,7 +48,14 @@ class Gradients:
         self.factors[name] = (above, source)
 
     def flat(self) -> Tensor:
-        """Return all of them, (P,) float32, laid out like the parameters."""
+        """Return all of them, (P,) float32, laid out like the parameters.
+
+        Raises:
+            ValueError: one is missing, or set as a tensor and as a product; its place would hold what lay there before.
+        """
+        if len(self.named) + len(self.factors) != len(self.storage.spans):
+            found = f"{len(self.named)} gradients and {len(self.factors)} products"
+            raise ValueError(f"{found} of {len(self.storage.spans)} parameters; each needs one of them")
         if self.flatten is not None:
             made = {name: full_product(above.transpose(1, 2), source) for name, (above, source) in self.factors.items()}
             return self.flatten([(self.named | made)[span.name] for span in self.storage.spans])
