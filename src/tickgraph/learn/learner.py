@@ -254,7 +254,10 @@ class Learner(ABC):
         self.actor_step = RowStep(self.actor_step, self.arena, "kernels/actor")
 
     def begin_cycle(self) -> None:
-        """Renew what an update reads beside the state; runs at the start of every cycle, part of it."""
+        """Renew the copies of the weights; where `switches.copies`, runs at the start of every cycle, part of it.
+
+        It may run beside the draw: it reads parameters alone.
+        """
         return  # by default there is nothing
 
     def next_actions(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
