@@ -272,6 +272,22 @@ def test_a_branch_of_a_graph_changes_no_bit(updates, period):
 
 
 @gpu
+@pytest.mark.parametrize(("updates", "period"), [(8, 2), (3, 2)])
+def test_no_other_branch_changes_a_bit(updates, period):
+    """Each branch held up before its work, and the cycle before each of its own programs: as all of it in line."""
+    whole = captured(updates, period, kernels=IN_LINE)
+    play(whole, 6)
+    branches = ("_rates", "_critic_inputs", "_copies", "_critic_figures", "_actor_figures")
+    for name in (*branches, "_draw", "_critic_loss", "_critic_step", "_actor_loss", "_actor_step"):
+        rig = captured(updates, period)
+        holder, what = (getattr(rig.cycle, name), "program") if name in branches else (rig.cycle, name)
+        setattr(holder, what, slowed(getattr(holder, what)))
+        play(rig, 6)
+        assert differing(rig, whole) == [], name
+    assert all(graph.report()["replays"] > 0 for graph in whole.graphs.values())
+
+
+@gpu
 def test_compiled_for_a_branch_nothing_is_compiled_twice():
     """Compiled programs within the graph, with the kernels that the device has: the same bits, one version of each."""
     rigs = [captured(4, 2, "compile", kernels="auto") for _ in range(2)]
