@@ -345,11 +345,13 @@ def _with_head(kind: str) -> Any:
         heads = torch.zeros(4, width, rows, device=probs.device)
         heads[2, :count] = probs.log().T
         heads[3, count - 1] = 30.0  # a member of the largest mean, which is not the one to take
+        biases = torch.zeros(4, 1, width, device=probs.device)
         usual = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")  # no logit shall be rounded
-        biases = torch.zeros(4, 1, width, device=probs.device)
-        to_logits = tail(h, gains, heads, biases, reward, discount, cost, atoms)[2]
-        torch.set_float32_matmul_precision(usual)
+        try:
+            to_logits = tail(h, gains, heads, biases, reward, discount, cost, atoms)[2]
+        finally:
+            torch.set_float32_matmul_precision(usual)
         # (p - label) / (members B), of an online distribution that is uniform.
         return 1.0 / count - to_logits[0, :, :count] * (2 * rows)
 
