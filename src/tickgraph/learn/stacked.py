@@ -220,10 +220,16 @@ class ActorUpdate:
         weights = self.weights()
         h, _ = eval_forward(weights, Running(weights, self.storage.statistics), obs, self.affine)
         features, _, _ = trunk.unit_features(h, weights.gain)
+        action, log_prob, _, _ = self._act(weights, features, noise)
+        return action, log_prob
+
+    def _act(self, weights: Weights, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return action (B, A) and log density (B,) of features (1, B, d), what the heads gave (B, 2A), and the heads'
+        weight (1, 2A filled up, d)."""
         head, bias = self.heads(weights)
         out = full_product(features, head.transpose(1, 2))[0, :, : bias.shape[0]] + bias
         mean, raw = out.chunk(2, dim=-1)
-        return sample_action(mean, log_std_of(raw), noise)
+        return *sample_action(mean, log_std_of(raw), noise), out, head
 
     @torch.no_grad()
     def gradient(self, batch: Batch, noise: Tensor, alpha: Tensor) -> ActorGradient:
@@ -251,10 +257,7 @@ class ActorUpdate:
         x, first_mean, first_var = self.norm.whiten(obs, self.dtype)
         h, kept = trunk.forward(weights, x, self.norm)
         features, unit, scale = trunk.unit_features(h[:, : noise.shape[0]], weights.gain)
-        head, bias = self.heads(weights)
-        out = full_product(features, head.transpose(1, 2))[0, :, : bias.shape[0]] + bias
-        mean, raw = out.chunk(2, dim=-1)
-        action, log_prob = sample_action(mean, log_std_of(raw), noise)
+        action, log_prob, out, head = self._act(weights, features, noise)
         statistics = kept.statistics((first_mean, first_var), 1, x.shape[0], self.flat)
         return ActorPass(action, log_prob, out, features, unit, scale, head, statistics, x, kept)
 
