@@ -61,7 +61,9 @@ def test_on_a_gpu(name):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_kernels_repeat_bit_for_bit():
-    from tickgraph.learn.kernels import affine_product, batch_norm, loss_head
+    from tickgraph.learn.kernels import affine_product, batch_norm
+    from tickgraph.learn.kernels.loss_head import categorical_head
+    from tickgraph.learn.loss_head import critic_tail
 
     torch.manual_seed(0)
     x, gain = torch.randn(4, 4096, 1024, device="cuda"), torch.ones(4, 1024, device="cuda")
@@ -73,7 +75,7 @@ def test_kernels_repeat_bit_for_bit():
         made = batch_norm.norm_relu(x, gain, gain, None)
         runs.append((*made, *batch_norm.norm_relu_backward(x, x, made[1], made[2], gain, gain)))
         runs[-1] += tuple(batch_norm.whiten(x[0, :, :130], torch.bfloat16))
-        runs[-1] += tuple(loss_head.critic_tail(*tail))
+        runs[-1] += tuple(critic_tail(*tail, categorical_head))
         for given in forward:
             runs[-1] += affine_product.affine_relu(*given)
         for given in back:

@@ -23,7 +23,6 @@ from tickgraph.bench._verify_reference import (
 )
 from tickgraph.learn import flashsac
 from tickgraph.learn.flashsac import FlashSacCfg
-from tickgraph.learn.networks import UnitRMSNorm
 from tickgraph.learn.optimizer import BETA1
 from tickgraph.learn.path import Switches
 from tickgraph.run.precision import set_precision
@@ -334,24 +333,16 @@ def _with_shares(shares: Any) -> Any:
 
 def _with_head(kind: str) -> Any:
     """Return the projection as the written out loss has it in it, read off the gradient of the logits."""
-    tail = Switches(manual=True, loss_head=kind).tail_form()
+    head = Switches(manual=True, loss_head=kind).head_form()
 
     def form(probs: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor) -> Tensor:
         rows, count = probs.shape
         width = -(-count // FILL) * FILL
-        # Features are unit vectors, one a row, times a factor, so that the heads are what the logits shall be.
-        h = torch.eye(rows, device=probs.device).repeat(4, 2, 1)
-        gains = torch.full((4, rows), (1.0 / rows + UnitRMSNorm.eps) ** 0.5, device=probs.device)
-        heads = torch.zeros(4, width, rows, device=probs.device)
-        heads[2, :count] = probs.log().T
-        heads[3, count - 1] = 30.0  # a member of the largest mean, which is not the one to take
+        logits = torch.zeros(4, rows, width, device=probs.device)
+        logits[2, :, :count] = probs.log()
+        logits[3, :, count - 1] = 30.0  # a member of the largest mean, which is not the one to take
         biases = torch.zeros(4, 1, width, device=probs.device)
-        usual = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")  # no logit shall be rounded
-        try:
-            to_logits = tail(h, gains, heads, biases, reward, discount, cost, atoms)[2]
-        finally:
-            torch.set_float32_matmul_precision(usual)
+        to_logits, *_ = head(logits, biases, reward, discount, cost, atoms, torch.float32)
         # (p - label) / (members B), of an online distribution that is uniform.
         return 1.0 / count - to_logits[0, :, :count] * (2 * rows)
 

@@ -6,6 +6,7 @@ to branches, as one of them alone does not fill it; what is copied is copied bes
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,7 +93,7 @@ def _gather(
     size: int,
 ) -> Tensor:
     """Return (size,) float32 with above^T source from each start on, and each part from its place on."""
-    flat = parts[0].new_empty((size,), dtype=torch.float32)
+    flat = above[0].new_empty((size,), dtype=torch.float32)
     products = []
     for left, right, start in zip(above, source, starts, strict=True):
         shape = (left.shape[0], left.shape[2], right.shape[2])
@@ -136,12 +137,5 @@ def _copy(flat: Tensor, parts: Sequence[Tensor], places: Sequence[int]) -> None:
 
 
 @_gather.register_fake
-def _(
-    above: Sequence[Tensor],
-    source: Sequence[Tensor],
-    starts: Sequence[int],
-    parts: Sequence[Tensor],
-    places: Sequence[int],
-    size: int,
-) -> Tensor:
-    return parts[0].new_empty((size,), dtype=torch.float32)
+def _(above: Sequence[Tensor], *rest: Any) -> Tensor:
+    return above[0].new_empty((rest[-1],), dtype=torch.float32)

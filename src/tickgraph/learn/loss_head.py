@@ -1,6 +1,6 @@
-"""The critics' loss and its gradient, written out, from the trunk's result back to it: the torch form.
+"""The critics' loss and its gradient, written out, from the trunk's result back to it.
 
-`kernels/loss_head.py` computes what lies between its products in one launch.
+What lies between its products is the head: here in torch, in `kernels/loss_head.py` in one launch.
 """
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tickgraph.learn.flashsac import project_distribution
 from tickgraph.learn.gradients import full_product
+from tickgraph.learn.path import HeadForm
 from tickgraph.learn.trunk import unit_backward, unit_features, wide
 
 
@@ -21,6 +22,7 @@ def critic_tail(
     discount: Tensor,
     cost: Tensor,
     atoms: Tensor,
+    head: HeadForm,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradient of the trunk's result, what the gradient of the heads' weights is a product of, and figures.
 
@@ -31,19 +33,40 @@ def critic_tail(
         heads: (4, K filled up, d), in the precision of h.
         biases: (4, 1, K filled up), float32.
         reward, discount, cost, atoms: of `categorical_head`.
+        head: what computes the part between the products, `filled_head` or its kernel.
 
     Returns:
         In the precision of h: the gradient of the online members' h (2, B, d), their features (2, B, d) and the
         gradient of their logits (2, B, K filled up), zeros behind the atoms. In float32: figures (3, B) of
         `categorical_head`, the gradients of the gains (2, d) and of the biases (2, K filled up).
     """
-    size, count, filled = h.shape[1] // 2, atoms.shape[0], heads.shape[1]
+    size = h.shape[1] // 2
     features, unit, scale = unit_features(torch.cat((h[:2, :size], h[2:, size:])), gains)
-    logits = (full_product(features, heads.transpose(1, 2)) + biases)[..., :count]
-    made, figures = categorical_head(logits[:2], logits[2:], reward, discount, cost, atoms)
-    to_logits = F.pad(made, (0, filled - count)).to(h.dtype)
+    logits = full_product(features, heads.transpose(1, 2))
+    to_logits, figures, to_bias = head(logits, biases, reward, discount, cost, atoms, h.dtype)
     to_h, to_gain = unit_backward(torch.bmm(to_logits, heads[:2]), unit[:2], scale[:2], gains[:2])
-    return to_h.to(h.dtype), features[:2], to_logits, figures, to_gain, wide(to_logits).sum(1)
+    return to_h.to(h.dtype), features[:2], to_logits, figures, to_gain, to_bias.sum(0)
+
+
+def filled_head(
+    logits: Tensor, biases: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute `categorical_head` of logits that are filled up.
+
+    Args:
+        logits: (4, B, K filled up) float32, without their biases, of two online members and two targets.
+        biases, reward, discount, cost, atoms: of `critic_tail`.
+        dtype: of the gradient.
+
+    Returns:
+        The gradient of the online logits (2, B, K filled up), zeros behind the atoms; figures (3, B); and sums of the
+        gradient over rows (P, 2, K filled up), float32, to be added up; here one.
+    """
+    count, width = atoms.shape[0], logits.shape[-1]
+    online, target = (logits + biases)[..., :count].chunk(2)
+    made, figures = categorical_head(online, target, reward, discount, cost, atoms)
+    to_logits = F.pad(made, (0, width - count)).to(dtype)
+    return to_logits, figures, wide(to_logits).sum(1, keepdim=True).transpose(0, 1)
 
 
 def categorical_head(

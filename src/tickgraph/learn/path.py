@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 KERNELS = ("auto", "triton", "torch", "autograd")
 FORMS = ("torch", "triton")
 
-TailForm = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]]
+HeadForm = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ class Switches:
 
         return AffineForm(kernel.affine_relu, kernel.affine_backward)
 
-    def tail_form(self) -> TailForm:
-        """Return what computes `loss_head.critic_tail`."""
+    def head_form(self) -> HeadForm:
+        """Return what computes `loss_head.filled_head`."""
         if self.loss_head == "torch":
             from tickgraph.learn import loss_head  # which knows the algorithm, and that knows this file
 
-            return loss_head.critic_tail
+            return loss_head.filled_head
         from tickgraph.learn.kernels import loss_head as kernel
 
-        return kernel.critic_tail
+        return kernel.categorical_head
 
 
 ON_A_GPU = Switches(manual=True, copies=True, shared_actions=True, beside=True, joined=True)

@@ -18,6 +18,7 @@ from tickgraph.learn import trunk
 from tickgraph.learn.flashsac import ActorLoss, CriticLoss, FlashSac, FlashSacCfg
 from tickgraph.learn.gradients import full_product
 from tickgraph.learn.kernel_check import check_affine, check_batch_norm, check_loss_head, check_row_steps
+from tickgraph.learn.loss_head import critic_tail
 from tickgraph.learn.networks import log_std_of, sample_action
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
@@ -86,7 +87,7 @@ class CriticUpdate:
         self.cfg, self.storage, self.target, self.atoms, self.path = cfg, storage, target, atoms, path
         self.stacked = stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
-        self.norm, self.tail, self.flat = path.norm_form(), path.tail_form(), path.flat_form()
+        self.norm, self.head, self.flat = path.norm_form(), path.head_form(), path.flat_form()
 
     def weights(self, *parameters: Tensor) -> Weights:
         """Return the weights of networks behind each other; where there are copies, the first is the trained one."""
@@ -128,8 +129,8 @@ class CriticUpdate:
         weights = self.weights(online, self.target)
         h, kept = trunk.forward(weights, x, self.norm)
         ends = (weights.gain, *critic_head(weights, self.dtype))
-        to_h, features, to_logits, figures, to_gain, to_bias = self.tail(
-            h, *ends, batch.reward, batch.discount, alpha * log_prob, self.atoms
+        to_h, features, to_logits, figures, to_gain, to_bias = critic_tail(
+            h, *ends, batch.reward, batch.discount, alpha * log_prob, self.atoms, self.head
         )
         loss, q, target_q = figures.mean(1).unbind()
         grads, atoms = self.path.gradients(self.storage), self.atoms.shape[0]

@@ -17,9 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tickgraph.learn.gradients import full_product
-from tickgraph.learn.trunk import unit_backward, unit_features
-
 ROWS, WARPS = 8, 4
 """Of a program: two rows a warp. On an H200 twice the rows or warps take longer."""
 
@@ -135,17 +132,7 @@ def categorical_head(
     atoms: Tensor,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradient and the figures of `loss_head.categorical_head`.
-
-    Args:
-        logits: (4, B, K filled up) float32, without their biases, of two online members and two targets.
-        biases, reward, discount, cost, atoms: of `loss_head.critic_tail`.
-        dtype: of the gradient.
-
-    Returns:
-        The gradient of the online logits (2, B, K filled up), zeros behind the atoms; figures (3, B); and its sums over
-        the rows of each of P programs (P, 2, K filled up), float32.
-    """
+    """Compute `loss_head.filled_head`; the sums are those of P programs."""
     members, rows, filled = logits.shape
     if members != 4 or not rows:
         raise ValueError(f"logits {tuple(logits.shape)}; four members and at least one row are needed")
@@ -157,16 +144,8 @@ def categorical_head(
 
 
 @categorical_head.register_fake
-def _(
-    logits: Tensor,
-    biases: Tensor,
-    reward: Tensor,
-    discount: Tensor,
-    cost: Tensor,
-    atoms: Tensor,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(logits, dtype)
+def _(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty(logits, rest[-1])
 
 
 def _empty(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -177,22 +156,3 @@ def _empty(logits: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         logits.new_empty((3, rows)),
         logits.new_empty((-(-rows // ROWS), 2, filled)),
     )
-
-
-def critic_tail(
-    h: Tensor,
-    gains: Tensor,
-    heads: Tensor,
-    biases: Tensor,
-    reward: Tensor,
-    discount: Tensor,
-    cost: Tensor,
-    atoms: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute `loss_head.critic_tail`."""
-    size = h.shape[1] // 2
-    features, unit, scale = unit_features(torch.cat((h[:2, :size], h[2:, size:])), gains)
-    logits = full_product(features, heads.transpose(1, 2))
-    to_logits, figures, to_bias = categorical_head(logits, biases, reward, discount, cost, atoms, h.dtype)
-    to_h, to_gain = unit_backward(torch.bmm(to_logits, heads[:2]), unit[:2], scale[:2], gains[:2])
-    return to_h.to(h.dtype), features[:2], to_logits, figures, to_gain, to_bias.sum(0)
