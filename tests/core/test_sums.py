@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from tickgraph.core.sums import ROW, running_count, running_count_by_rows, world_sum, world_sum_by_rows
+from tickgraph.core.sums import (
+    ROW,
+    running_count,
+    running_count_by_rows,
+    world_least,
+    world_least_by_rows,
+    world_sum,
+    world_sum_by_rows,
+)
 
 
 @pytest.mark.parametrize("worlds", [1, ROW - 1, ROW, ROW + 1, 5 * ROW, 1000])
@@ -16,6 +24,7 @@ def test_rows_first_gives_the_same_sums(worlds):
         found = world_sum_by_rows(x)
         assert torch.equal(found, x.sum(0)) and found.dtype == x.sum(0).dtype
         assert torch.equal(world_sum(x), found)
+        assert torch.equal(world_least_by_rows(x), x.amin(0)) and torch.equal(world_least(x), x.amin(0))
     wide = torch.randn(worlds, 2, dtype=torch.float64)
     torch.testing.assert_close(world_sum_by_rows(wide), wide.sum(0), rtol=1e-12, atol=1e-12)
 
@@ -26,3 +35,4 @@ def test_a_gpu_takes_rows_first():
     mask = torch.arange(1000, device="cuda") % 3 == 0
     assert torch.equal(running_count(mask).cpu(), torch.cumsum(mask.cpu().to(torch.int64), 0))
     assert world_sum(mask).item() == 334
+    assert world_least(torch.arange(1000, 0, -1, device="cuda")).item() == 1

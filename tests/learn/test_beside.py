@@ -11,6 +11,7 @@ from objective_rig import B, made, made_batch
 from torch import Tensor
 
 from tickgraph.bench._learner_paths import PATHS
+from tickgraph.core.arena import Arena
 from tickgraph.core.graph import Graph
 from tickgraph.core.program import Program, Resolution, resolve_execution
 from tickgraph.learn.beside import Beside
@@ -60,13 +61,17 @@ class Postponed:
     """Stands for a branch that may be started several times: each time's work runs when it is waited for. Until then
     what a program returns is not a number, and one that writes has written nothing."""
 
-    def __init__(self, beside: Beside, returns: bool) -> None:
-        self.program, self.returns = beside.program, returns
+    def __init__(self, beside: Beside, returns: bool, arena: Arena) -> None:
+        self.program, self.returns, self.arena = beside.program, returns, arena
         self.waiting: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = []
         self.runs = 0
 
     def start(self, *args: Tensor) -> tuple[Tensor, ...]:
-        made = self.program(*args) if self.returns else ()
+        made = ()
+        if self.returns:
+            before = self.arena.snapshot()
+            made = self.program(*args)
+            self.arena.restore(before)  # what it writes beside
         for value in made:
             value.fill_(torch.nan)
         self.waiting.append((args, made))
@@ -116,17 +121,17 @@ def test_no_critic_update_touches_what_it_reads(updates, period):
 
 @pytest.mark.parametrize(("updates", "period"), [(8, 2), (3, 2)])
 def test_whatever_else_is_beside_may_be_as_late_as_it_is_waited_for(updates, period):
-    """Rates, the critics' inputs, copies and figures: nothing reads them before, or writes what they still read."""
+    """Rates, the critics' inputs, copies, and what is behind the steps: nothing reads them before, or writes what they still read."""
     late, whole = (Rig(updates, kernels=each, policy_period=period) for each in (ON_A_GPU, IN_LINE))
     names = {"_rates": True, "_critic_inputs": True, "_copies": False, "_critic_figures": False}
-    for name, returns in (names | {"_actor_figures": False}).items():
-        setattr(late.cycle, name, Postponed(getattr(late.cycle, name), returns))
+    for name, returns in (names | {"_after_actor": False}).items():
+        setattr(late.cycle, name, Postponed(getattr(late.cycle, name), returns, late.learner.arena))
     for cycle in range(1, 4):
         for rig in (late, whole):
             rig.cycle()
         runs = [getattr(late.cycle, name).runs for name in names]
         assert runs == [cycle * updates + extra for extra in (0, 0, cycle - cycle * updates, 0)]
-        assert late.cycle._actor_figures.runs == late.learner.actor_updates.item()
+        assert late.cycle._after_actor.runs == late.learner.actor_updates.item()
     assert differing(late, whole) == []
 
 
@@ -277,7 +282,7 @@ def test_no_other_branch_changes_a_bit(updates, period):
     """Each branch held up before its work, and the cycle before each of its own programs: as all of it in line."""
     whole = captured(updates, period, kernels=IN_LINE)
     play(whole, 6)
-    branches = ("_rates", "_critic_inputs", "_copies", "_critic_figures", "_actor_figures")
+    branches = ("_rates", "_critic_inputs", "_copies", "_critic_figures", "_after_actor")
     for name in (*branches, "_draw", "_critic_loss", "_critic_step", "_actor_loss", "_actor_step"):
         rig = captured(updates, period)
         holder, what = (getattr(rig.cycle, name), "program") if name in branches else (rig.cycle, name)

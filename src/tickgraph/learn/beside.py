@@ -1,5 +1,7 @@
 """A program on a stream of its own: in a graph a branch beside what its caller enqueues next, elsewhere in line."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,11 +31,11 @@ class Beside:
 
     def __init__(self, program: Program, resolution: Resolution, apart: bool = True) -> None:
         self.program = program
-        self._kept: list[tuple[Tensor, ...]] = []
+        self._kept: list[tuple[Any, ...]] = []
         apart = apart and resolution.enabled == "graph" and resolution.device.type == "cuda"
         self.stream = torch.cuda.Stream(resolution.device) if apart else None
 
-    def start(self, *args: Tensor) -> tuple[Tensor, ...]:
+    def start(self, *args: Any) -> tuple[Tensor, ...]:
         """Run the program behind all that the caller's stream holds so far, and return what `join` makes readable."""
         if self.stream is None:
             return self._run(args)
@@ -52,6 +54,6 @@ class Beside:
         """Return the program's report, and whether it runs on a stream of its own."""
         return self.program.report() | {"beside": self.stream is not None}
 
-    def _run(self, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    def _run(self, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
         found = self.program(*args)
         return found if isinstance(found, tuple) else ()

@@ -360,9 +360,12 @@ class FlashSac(Learner):
         """Compute `actor_objective` with its gradient, behind a forward pass."""
         return self.written.actor.gradient_behind(forward, batch, noise, self.alpha())
 
-    def apply_actor(self, out: ActorLoss, grad: Tensor, rates: Rates) -> Figures:
-        """Take the step of the actor, and of the temperature by the actor's entropy."""
-        ok = self.actor_step.apply(out.loss, grad, out.statistics, rates.actor_factors)
+    def apply_actor(self, out: ActorLoss, grad: Tensor, rates: Rates) -> Tensor:
+        """Take the actor's step."""
+        return self.actor_step.apply(out.loss, grad, out.statistics, rates.actor_factors)
+
+    def after_actor(self, out: ActorLoss, ok: Tensor, rates: Rates) -> Figures:
+        """Take the temperature's step by the actor's entropy, and count the update."""
         alpha_loss, skipped = self.step_alpha(out.entropy, rates.alpha_factors, ok)
         self.actor_updates += 1
         return (out.loss, out.entropy, alpha_loss), (rates.actor, self.alpha()), ok, (skipped,)

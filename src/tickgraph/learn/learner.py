@@ -128,7 +128,8 @@ class Learner(ABC):
     `prepare`, and then of actor and critic, in the order of `actor_first`, the objective and the step:
     `actor_objective` and `critic_objective` return a named tuple whose first field is the loss, with gradient to
     `actor` or `critic`; `apply_actor` and `apply_critic` are given the same tuple without gradient and the flat
-    gradient, and return the figures to log. All of them run in programs: no host reads, no new tensors that stay.
+    gradient. `apply_critic`, and for the actor `after_actor`, return the figures to log. All of them run in programs: no
+    host reads, no new tensors that stay.
 
     Args:
         cfg: hyperparameters.
@@ -226,8 +227,19 @@ class Learner(ABC):
         """Return the actor's loss and what goes with it; `noise` (B, A) is standard normal, for the actions in s."""
 
     @abstractmethod
-    def apply_actor(self, out: Any, grad: Tensor, rates: Rates) -> Figures:
-        """Take the actor's step along `grad` (P,)."""
+    def apply_actor(self, out: Any, grad: Tensor, rates: Rates) -> Tensor:
+        """Take the actor's step along `grad` (P,); returns () bool, whether it was taken."""
+
+    @abstractmethod
+    def after_actor(self, out: Any, ok: Tensor, rates: Rates) -> Figures:
+        """Do what goes with the actor's step and what neither the actor nor a critic's objective waits for, and return
+        the figures.
+
+        Args:
+            out: what `actor_objective` returned, without gradient.
+            ok: () bool, the step was taken.
+            rates: of this update.
+        """
 
     @abstractmethod
     def critic_objective(self, batch: Batch, noise: Tensor, tails: Tails) -> Any:

@@ -23,7 +23,7 @@ class Metrics:
         arena: owner of the accumulators.
         means, last, totals: names of the figures in each row, as the learner has them.
         counters: {name: (1,) int64} that others add to, drained with the rest.
-        flat: lays tensors out flat, as `flatten` does.
+        flat: lays numbers () out flat, as `flatten` does.
     """
 
     def __init__(

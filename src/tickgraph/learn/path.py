@@ -41,8 +41,8 @@ class Switches:
     """The actor's forward pass is a program of its own. In a graph it is a branch beside the critics' updates, as is
     whatever else the chain of updates does not wait for (see `UpdateCycle`). Needs `shared_actions`."""
     joined: bool = False
-    """Statistics, the stacked critics' small parameters and the figures for the log are put together by one copy of all
-    parts each, and gradients that are written out by one operation that takes the products of all weights (see
+    """Statistics and the stacked critics' small parameters are put together by one copy of all parts each, figures for
+    the log by comparisons in the kernel that adds them up, and gradients that are written out by one operation that takes the products of all weights (see
     `gradients.py`); else as a compiler sees fit."""
     batch_norm: str = "torch"
     loss_head: str = "torch"

@@ -9,7 +9,7 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.rng import Stream
-from tickgraph.core.sums import running_count
+from tickgraph.core.sums import running_count, world_least, world_sum
 from tickgraph.learn.normalizer import ObsNormalizer, RewardNormalizer
 
 DISCOUNTS = ("exact", "gamma_n")
@@ -221,8 +221,8 @@ class Ring:
         size = failures.shape[1]
         row = torch.arange(size, device=words.device)
         bad = failures == rounds
-        first_good = torch.where(bad, size - 1, row).amin(1, keepdim=True)
-        row = torch.where(bad, first_good, row)
+        first_good = world_least(torch.where(bad, size - 1, row).t())
+        row = torch.where(bad, first_good[:, None], row)
         pick = failures.gather(1, row).clamp(max=rounds - 1)
 
         # All about that one, anew from its words: less to read than what the candidates came to.
@@ -246,7 +246,7 @@ class Ring:
             _rows(self.action, begin),
             reward,
             discount,
-            failures.sum(1),
+            world_sum(failures.t()),
         )
 
     def _slot(self, tick: Tensor, world: Tensor) -> Tensor:

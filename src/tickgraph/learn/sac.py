@@ -258,9 +258,12 @@ class Sac(Learner):
         """Compute `actor_objective`."""
         return actor_objective(self.actor, self.frozen_critic, self.alpha(), batch, noise, self.atoms, tails)
 
-    def apply_actor(self, out: SacActorLoss, grad: Tensor, rates: Rates) -> Figures:
+    def apply_actor(self, out: SacActorLoss, grad: Tensor, rates: Rates) -> Tensor:
         """Take AdamW's step."""
-        ok = self.actor_step.apply(out.loss, grad, None, rates.actor_factors)
+        return self.actor_step.apply(out.loss, grad, None, rates.actor_factors)
+
+    def after_actor(self, out: SacActorLoss, ok: Tensor, rates: Rates) -> Figures:
+        """Count the update."""
         self.actor_updates += 1
         deviation = torch.where(ok, out.deviation, 0.0)  # what is kept stays finite
         return (out.loss, out.entropy, out.value), (rates.actor, deviation), ok, ()

@@ -13,8 +13,9 @@ from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.program import Program, Resolution, resolve_execution
 from tickgraph.core.rng import normals
 from tickgraph.learn.beside import Beside
-from tickgraph.learn.learner import Figures, Learner, Tails
+from tickgraph.learn.learner import Learner, Tails
 from tickgraph.learn.metrics import Metrics
+from tickgraph.learn.optimizer import in_line
 from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch, Ring
 from tickgraph.learn.storage import flatten
@@ -58,12 +59,12 @@ class UpdateCycle:
     reads what the ring last published. `run` asks the device nothing, so that it can be captured whole.
 
     These programs follow `execution`: the draw, once a cycle, of all its batches and noise; the rates, before each
-    critic update; for actor and critic the objective, the optimiser's step and the figures for the log; the copies of
-    the weights, where there are any. Where critic updates share their next actions, these and the critics' normalised
+    critic update, which they count; for actor and critic the objective, the optimiser's step and the figures for the
+    log, of the actor with what else is `after_actor`; the copies of the weights, where there are any. Where critic updates share their next actions, these and the critics' normalised
     inputs too, and with the switch `beside` the actor's forward pass, which needs none of the critics' updates between
     the actor's last step and its own. In mode graph, where the caller captures the cycle, programs run as the
-    resolution's `inner` says, and with `beside` that forward pass, those inputs, the rates, the copies and the figures
-    are branches beside what does not need them.
+    resolution's `inner` says, and with `beside` that forward pass, those inputs, the rates, the copies and what comes
+    behind the steps are branches beside what does not need them.
 
     Args:
         learner: what is trained.
@@ -117,7 +118,7 @@ class UpdateCycle:
         totals = ((*learner.TOTALS[0], "replay_redraws"), learner.TOTALS[1])
         counters = {} if learner.normalizer is None else {"skipped_rewards": learner.normalizer.refused}
         names = (learner.MEANS, learner.LAST, totals)
-        self.metrics = Metrics(learner.arena, *names, counters, learner.switches.flat_form())
+        self.metrics = Metrics(learner.arena, *names, counters, in_line if learner.switches.joined else flatten)
         written = learner.switches.manual
         half = None if written else half  # what writes its gradients out casts by itself
         self._draw = Program("update/draw", self._draw_cycle, resolution)
@@ -129,12 +130,12 @@ class UpdateCycle:
             self._actor_forward = Beside(Program("update/actor_forward", learner.actor_forward, networks), resolution)
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
         # What the chain of updates does not wait for.
-        self._rates, self._critic_inputs, self._actor_figures, self._critic_figures = (
+        self._rates, self._critic_inputs, self._after_actor, self._critic_figures = (
             Beside(Program(f"update/{name}", work, resolution), resolution, beside)
             for name, work in (
                 ("rates", self._look_up_rates),
                 ("critic_inputs", learner.critic_inputs),
-                ("actor_figures", self._add_actor),
+                ("after_actor", self._finish_actor),
                 ("critic_figures", self._add_critic),
             )
         )
@@ -182,7 +183,7 @@ class UpdateCycle:
                 self._update_once(drawn, index, moves_actor=(phase + index) % period == 0)
         with torch.no_grad():
             learner.snapshot_policy()
-        self._actor_figures.join()
+        self._after_actor.join()
         self._critic_figures.join()
 
     def _update_once(self, drawn: Drawn, index: int, moves_actor: bool) -> None:
@@ -220,6 +221,7 @@ class UpdateCycle:
         part = slice(first, first + count)
         actions, log_probs = self._next_actions[count](drawn.actor_obs[part], drawn.next_noise[part])
         inputs = self._begin_inputs(drawn, first, actions[0])
+        self._after_actor.join()  # the temperature is read by all of them, and counts by their rates
         for index in range(count):
             self._critic_inputs.join()
             mine, batch = inputs, drawn.batch(first + index)
@@ -248,7 +250,7 @@ class UpdateCycle:
             out = self._actor_loss(batch, noise, forward)
         actor, grad = _parts(out, self._actor_parameters)
         self._rates.join()
-        self._actor_figures.start(*self._actor_step(actor, grad, rates[0]))
+        self._after_actor.start(actor, self._actor_step(actor, grad, rates[0]), rates[0])
 
     def report(self) -> dict[str, dict[str, object]]:
         """Return what each program was asked to run as, what it ran as; of the objectives also the scope in which they
@@ -256,7 +258,7 @@ class UpdateCycle:
         programs = [self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
         programs += [*self._next_actions.values(), *self._tail_programs]
         found = {program.name: program.report() for program in programs}
-        branches = [self._rates, self._actor_figures, self._critic_figures, self._actor_forward, self._copies]
+        branches = [self._rates, self._after_actor, self._critic_figures, self._actor_forward, self._copies]
         for branch in (*branches, self._critic_inputs if self.learner.switches.shared_actions else None):
             if branch is not None:
                 found[branch.program.name] = branch.report()
@@ -290,16 +292,16 @@ class UpdateCycle:
         return self.learner.actor_objective_at(batch, noise, forward)
 
     def _look_up_rates(self) -> tuple[Tensor]:
-        return (self.learner.rates(),)
+        """Return the rates of the update that begins, and count it: so no step waits for that."""
+        table = self.learner.rates()
+        self.learner.updates += 1
+        return (table,)
 
-    def _apply_actor(self, out: Any, grad: Tensor, rates: Tensor) -> tuple[Tensor, ...]:
-        """Take the step; returns its figures, one behind the other, for `_add_actor`."""
-        learner = self.learner
-        means, last, ok, totals = learner.apply_actor(out, grad, learner.read_rates(rates))
-        return *means, *last, ok, *totals
+    def _apply_actor(self, out: Any, grad: Tensor, rates: Tensor) -> Tensor:
+        return self.learner.apply_actor(out, grad, self.learner.read_rates(rates))
 
-    def _add_actor(self, *figures: Tensor) -> None:
-        self.metrics.add(1, *self._by_kind(1, figures))
+    def _finish_actor(self, out: Any, ok: Tensor, rates: Tensor) -> None:
+        self.metrics.add(1, *self.learner.after_actor(out, ok, self.learner.read_rates(rates)))
 
     def _critic_objective(self, batch: Batch, noise: Tensor) -> Any:
         return self.learner.critic_objective(batch, noise, self._tails)
@@ -308,19 +310,15 @@ class UpdateCycle:
         return self.learner.critic_objective_at(batch, (action, log_prob), inputs)
 
     def _apply_critic(self, out: Any, grad: Tensor, rates: Tensor) -> tuple[Tensor, ...]:
-        """Take the step; returns its figures, one behind the other, for `_add_critic`."""
+        """Take the step; returns its figures, one behind the other, for `_add_critic`: they are no nested tuples."""
         learner = self.learner
         means, last, ok, totals = learner.apply_critic(out, grad, learner.read_rates(rates))
-        learner.updates += 1
         return *means, *last, ok, *totals
 
     def _add_critic(self, *figures: Tensor) -> None:
-        self.metrics.add(0, *self._by_kind(0, figures))
-
-    def _by_kind(self, row: int, figures: Sequence[Tensor]) -> Figures:
-        means, last = len(self.learner.MEANS[row]), len(self.learner.LAST[row])
-        ok = means + last
-        return figures[:means], figures[means:ok], figures[ok], figures[ok + 1 :]
+        means = len(self.learner.MEANS[0])
+        ok = means + len(self.learner.LAST[0])
+        self.metrics.add(0, figures[:means], figures[means:ok], figures[ok], figures[ok + 1 :])
 
 
 def groups(phase: int, updates: int, period: int) -> list[tuple[int, int]]:
