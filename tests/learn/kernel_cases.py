@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn import batch_norm, loss_head, row_step, running
-from tickgraph.learn.kernel_check import affine_inputs, check_policy, check_row_step, tail_inputs
+from tickgraph.learn.kernel_check import affine_inputs, check_policy, check_row_step, summed_tail, tail_inputs
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.path import Switches
@@ -127,11 +127,11 @@ def tail_case(device: str, dtype: torch.dtype, rows: int, width: int, atoms: int
 
     support = torch.linspace(-5, 5, atoms, device=device)
     given = hard_rows(tail_inputs(torch.device(device), rows, width, support, dtype))
-    made = loss_head.critic_tail(*given, kernel.categorical_head)
-    wanted = loss_head.critic_tail(*(value.double() for value in given), loss_head.filled_head)
+    made = summed_tail(*given, kernel.categorical_head)
+    wanted = summed_tail(*(value.double() for value in given), loss_head.filled_head)
     assert [value.dtype for value in made] == [dtype] * 3 + [F32] * 3
     assert not made[2][..., atoms:].any() and not made[5][..., atoms:].any()
-    again = loss_head.critic_tail(*given, kernel.categorical_head)
+    again = summed_tail(*given, kernel.categorical_head)
     assert all(torch.equal(first, second) for first, second in zip(made, again, strict=True))
     pairs = [*zip(made, wanted, strict=True), *zip(made[3], wanted[3], strict=True)]
     return max(off(*pair) for pair in pairs)
@@ -144,7 +144,7 @@ def tail_moves_nothing(device: str) -> float:
     atoms = torch.linspace(-5, 5, 21, device=device)
     h, gains, heads, biases, _, _, cost, _ = tail_inputs(torch.device(device), 20, 24, atoms, F32)
     still, one = torch.zeros_like(cost), torch.ones_like(cost)
-    made = loss_head.critic_tail(h, gains, heads, biases, still, one, still, atoms, kernel.categorical_head)
+    made = summed_tail(h, gains, heads, biases, still, one, still, atoms, kernel.categorical_head)
     probs = torch.softmax((unit_features(h, gains)[0] @ heads.transpose(1, 2) + biases)[..., :21], dim=-1)
     values = (probs * atoms).sum(-1)[2:, 20:]
     assert (values[0] < values[1]).any() and (values[0] > values[1]).any()
@@ -163,7 +163,7 @@ def tail_keeps_a_nan(device: str) -> float:
     h[0, 7, 2] = h[1, 9, 3] = h[2, rows + 11, 4] = h[3, rows + 13, 5] = h[2:, rows + 17, 0] = torch.nan
     # One target alone: the torch form takes the second where it cannot compare.
     spoiled = torch.tensor([row in (1, 3, 5, 7, 9, 13, 17) for row in range(rows)], device=device)
-    made, wanted = (loss_head.critic_tail(*given, head) for head in (kernel.categorical_head, loss_head.filled_head))
+    made, wanted = (summed_tail(*given, head) for head in (kernel.categorical_head, loss_head.filled_head))
     assert torch.equal(torch.isnan(made[3][0]), spoiled) and torch.isnan(made[0][1, 17]).all()
     # Of a row of logits: the torch form has them at some atoms, on a CPU.
     found = all(
@@ -172,7 +172,7 @@ def tail_keeps_a_nan(device: str) -> float:
     )
     whole = tail_inputs(torch.device(device), rows, 24, atoms, F32)
     whole[3][3, 0, 4] = whole[3][2, 0, 4] = torch.nan
-    made = loss_head.critic_tail(*whole, kernel.categorical_head)
+    made = summed_tail(*whole, kernel.categorical_head)
     return float(not (found and torch.isnan(made[0]).all() and torch.isnan(made[3][0]).all()))
 
 

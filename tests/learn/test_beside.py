@@ -121,7 +121,8 @@ def test_no_critic_update_touches_what_it_reads(updates, period):
 
 @pytest.mark.parametrize(("updates", "period"), [(8, 2), (3, 2)])
 def test_whatever_else_is_beside_may_be_as_late_as_it_is_waited_for(updates, period):
-    """Rates, the critics' inputs, copies, and what is behind the steps: nothing reads them before, or writes what they still read."""
+    """Rates, the critics' inputs, copies, and what is behind the steps: nothing reads them before, or writes what they
+    still read."""
     late, whole = (Rig(updates, kernels=each, policy_period=period) for each in (ON_A_GPU, IN_LINE))
     names = {"_rates": True, "_critic_inputs": True, "_copies": False, "_critic_figures": False}
     for name, returns in (names | {"_after_actor": False}).items():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.gradients import SMALL, Gradients, _gather
+from tickgraph.learn.gradients import SMALL, Embedding, Gradients, Moments, Plan, _finish
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.storage import Storage, declare, flatten
 from tickgraph.learn.trunk import _in_halves
@@ -19,19 +19,56 @@ def storage_of(network: str, device: str) -> Storage:
     return declare(made, Arena(device), "net", "a gradient")
 
 
-def filled_in(grads: Gradients, storage: Storage, dtype: torch.dtype) -> torch.Tensor:
-    """Return the flat gradient of factors and parts, the same in every call; every other weight is a product."""
+def rand(*shape: int) -> torch.Tensor:
+    return torch.randn(shape)
+
+
+def filled_in(grads: Gradients, storage: Storage, dtype: torch.dtype) -> None:
+    """Set gradients in every way there is, the same in each call: products alone, together and filled up, sums, an
+    embedding, and tensors."""
     torch.manual_seed(0)
-    for index, span in enumerate(storage.spans):
-        *members, out, width = (
-            (1, *span.shape) if len(span.shape) == 2 else span.shape if len(span.shape) > 2 else (1, 1, 1)
-        )
-        if "weight" in span.name and index % 2:
-            factors = [torch.randn(*members, ROWS, size).to(storage.parameters.device, dtype) for size in (out, width)]
-            grads.product(span.name, *factors)
-        else:
-            grads[span.name] = torch.randn(span.shape).to(storage.parameters.device)
-    return grads.flat()
+    device = storage.parameters.device
+    shapes = {span.name: span.shape for span in storage.spans}
+    members = shapes["trunk.embed.weight"][:-2]
+    ens = members or (1,)
+
+    def factors(out: int, width: int) -> list[torch.Tensor]:
+        return [rand(*ens, ROWS, size).to(device, dtype) for size in (out, width)]
+
+    def total(name: str, more: int = 0) -> None:
+        grads.total(name, rand(*ens, ROWS, shapes[name][-1] + more).to(device))
+
+    embed = ("trunk.embed.weight", "trunk.input_norm.gain", "trunk.input_norm.offset")
+    out, width = shapes[embed[0]][-2:]
+    above, x = factors(out, width + 3)
+    own = [rand(*ens, *size).to(device) for size in ((out, width), (width,), (width,))]
+    grads.embedding(embed, Embedding(above, x, *own))
+    total("trunk.norm.gain")
+    if members:
+        grads.product("head.weight", *factors(shapes["head.weight"][-2] + 3, out))
+        total("head_bias", 3)
+    else:
+        both = ("mean.weight", "raw.weight")
+        grads.product(both, *factors(sum(shapes[name][0] for name in both) + 1, out))
+        total("mean_bias")
+        total("raw_bias")
+    for name, shape in shapes.items():
+        if "blocks" in name and name.endswith("weight"):
+            grads.product(name, *factors(*shape[-2:]))
+        elif "blocks" in name:
+            grads[name] = rand(*shape).to(device)
+
+
+def moments_on(device: str) -> Moments:
+    torch.manual_seed(1)
+    means, rest = ([rand(size).to(device) for size in (3, 3, 4, 5)] for _ in range(2))
+    return Moments(means, [value.abs() for value in rest[:2]], [1.0 + value.abs() for value in rest[2:]], 16)
+
+
+def finished(storage: Storage, form, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    grads, device = Gradients(storage, form), str(storage.parameters.device)
+    filled_in(grads, storage, dtype)
+    return grads.finish(rand(2, ROWS).to(device), moments_on(device))
 
 
 def skip_without(device: str) -> None:
@@ -45,25 +82,52 @@ def skip_without(device: str) -> None:
 def test_one_operation_puts_the_same_together(network, dtype, device):
     skip_without(device)
     storage = storage_of(network, device)
-    one, each = (filled_in(Gradients(storage, form), storage, dtype) for form in (None, flatten))
-    assert one.dtype == torch.float32 and one.shape == storage.parameters.shape
-    torch.testing.assert_close(one, each, rtol=1e-5, atol=1e-6)
-    assert torch.equal(one, filled_in(Gradients(storage, None), storage, dtype)), "a run repeats"
+    one, each = (finished(storage, form, dtype) for form in (None, flatten))
+    assert one[0].dtype == torch.float32 and one[0].shape == storage.parameters.shape
+    for mine, wanted in zip(one, each, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(*pair) for pair in zip(one, finished(storage, None, dtype), strict=True)), "a run repeats"
+
+
+def test_what_is_put_off_is_what_it_says():
+    storage = storage_of("actor", "cpu")
+    grads = Gradients(storage, None)
+    filled_in(grads, storage, torch.float32)
+    moments, figures = moments_on("cpu"), rand(3, ROWS)
+    flat, means, statistics = grads.finish(figures, moments)
+    named = storage.named(flat)
+    (both, (above, source)), *_ = grads.products.items()
+    wanted = above[0].T @ source[0]
+    torch.testing.assert_close(torch.cat([named[name] for name in both]), wanted[:-1])
+    torch.testing.assert_close(named["raw_bias"], grads.totals["raw_bias"][0].sum(0))
+    # The embedding by autograd: x hat times gain plus offset, times the weight.
+    (((weight, gain, offset), given),) = grads.embeddings.items()
+    own = [value[0].clone().requires_grad_() for value in given[2:]]
+    width = own[0].shape[1]
+    xhat, ones = given.x[0, :, :width], given.x[0, :, width]
+    result = xhat @ (own[0] * own[1]).T + ones[:, None] * (own[0] @ own[2])
+    for name, wanted in zip((weight, gain, offset), torch.autograd.grad(result, own, given.above[0]), strict=True):
+        torch.testing.assert_close(named[name], wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(means, figures.mean(1))
+    assert torch.equal(statistics[0], torch.cat(moments.means))
+    biased = torch.cat(moments.scales).double().pow(-2) - 1e-5
+    unbiased = torch.cat((*moments.variances, biased * 16 / 15))
+    torch.testing.assert_close(statistics[1].double(), unbiased, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", [None, flatten])
 def test_a_gradient_that_is_missing_or_there_twice_is_an_error(form):
     storage = storage_of("actor", "cpu")
-    grads = Gradients(storage, form)
+    grads, rest = Gradients(storage, form), (rand(2, ROWS), moments_on("cpu"))
     filled_in(grads, storage, torch.float32)
-    name, factors = grads.factors.popitem()
+    name, factors = grads.products.popitem()
     with pytest.raises(ValueError, match=f"of {len(storage.spans)} parameters"):
-        grads.flat()
+        grads.finish(*rest)
     grads.product(name, *factors)
-    assert grads.flat().isfinite().all()
-    grads[name] = torch.zeros(1)
+    assert grads.finish(*rest)[0].isfinite().all()
+    grads[name[0]] = torch.zeros(1)
     with pytest.raises(ValueError, match=f"of {len(storage.spans)} parameters"):
-        grads.flat()
+        grads.finish(*rest)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -73,25 +137,23 @@ def test_products_of_all_sizes_and_parts_between_them(device):
     torch.manual_seed(0)
     large = (1, 4, SMALL // 256 + 1, 256)
     shapes = [(1, 4, 3, 5), (2, 4, 2, 2), large]  # members, rows, out, in
-    above = [torch.randn(m, r, out, device=device) for m, r, out, _ in shapes]
-    source = [torch.randn(m, r, width, device=device) for m, r, _, width in shapes]
+    factors = [[torch.randn(m, r, size, device=device) for size in (out, width)] for m, r, out, width in shapes]
     parts = [torch.randn(size, device=device) for size in (4, 7, 1, 3)]
-    pieces = [
-        parts[1],
-        above[0].mT @ source[0],
-        parts[3],
-        parts[0],
-        above[2].mT @ source[2],
-        above[1].mT @ source[1],
-        parts[2],
-    ]
+    made = [above.mT @ source for above, source in factors]
+    pieces = [parts[1], made[0], parts[3], parts[0], made[2], made[1], parts[2]]
     starts = [0]
     for piece in pieces:
         starts.append(starts[-1] + piece.numel())
-    products, places = [starts[1], starts[5], starts[4]], [starts[3], starts[0], starts[6], starts[2]]
-    args = (above, source, products, parts, places, starts[-1])
-    torch.testing.assert_close(_gather(*args), flatten(pieces), rtol=1e-4, atol=1e-4)
-    torch.library.opcheck(_gather, args, test_utils=("test_schema", "test_faketensor"))
+    products = [[(starts[at], out)] for at, (_, _, out, _) in zip((1, 5, 4), shapes, strict=True)]
+    places, moments = [starts[3], starts[0], starts[6], starts[2]], moments_on(device)
+    plan = Plan(starts[-1], products, [], [], places, [4, 2, 16]).numbers()
+    figures = torch.randn(2, 5, device=device)
+    tensors = [*(value for pair in factors for value in pair), *parts, figures, *moments.tensors]
+    flat, means, statistics = _finish(tensors, plan)
+    torch.testing.assert_close(flat, flatten(pieces), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(means, figures.mean(1))
+    torch.testing.assert_close(statistics, moments.packed())
+    torch.library.opcheck(_finish, (tensors, plan), test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -100,3 +162,10 @@ def test_a_product_in_halves_is_the_product(dtype):
     x, weight = torch.randn(4, 6, 3).to(dtype), torch.randn(4, 5, 3).to(dtype)
     assert torch.equal(_in_halves(x, weight), torch.bmm(x, weight.transpose(1, 2)))
     torch.library.opcheck(_in_halves, (x, weight), test_utils=("test_schema", "test_faketensor"))
+
+
+def test_a_plan_is_read_as_it_was_written():
+    plan = Plan(99, [[(0, 3)], [(9, 2), (15, 4)]], [[20, 30, 40]], [(50, 2), (60, 3)], [70, 80], [4, 2, 16])
+    assert Plan.of(plan.numbers()) == plan
+    empty = Plan(1, [], [], [], [], [1, 1, 2])
+    assert Plan.of(empty.numbers()) == empty

@@ -58,8 +58,3 @@ def norm_relu_backward(
     to_offset, to_gain = grad.sum(1), (grad * xhat).sum(1)
     common = (to_offset.unsqueeze(1) + xhat * to_gain.unsqueeze(1)) / rows
     return ((grad - common) * (scale * gain).unsqueeze(1)).to(x.dtype), to_gain, to_offset
-
-
-def variance_to_commit(scale: Tensor, rows: int) -> Tensor:
-    """Return the unbiased variance that goes into running statistics, from scale (...) of a batch of `rows`."""
-    return (scale.square().reciprocal() - EPS) * (rows / (rows - 1))

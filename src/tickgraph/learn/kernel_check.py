@@ -54,9 +54,15 @@ def check_loss_head(device: torch.device, rows: int, width: int, atoms: Tensor, 
 
     given = tail_inputs(device, rows, width, atoms, dtype)
     exact = dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
-    made, wanted = (loss_head.critic_tail(*given, head) for head in (kernel.categorical_head, loss_head.filled_head))
+    made, wanted = (summed_tail(*given, head) for head in (kernel.categorical_head, loss_head.filled_head))
     for pair in zip(made, wanted, strict=True):
         hold(*pair, 1e-4 if exact else 1e-2)
+
+
+def summed_tail(*given: Any) -> tuple[Tensor, ...]:
+    """Return what `loss_head.critic_tail` does, with the gradients of gains and biases summed over rows."""
+    *others, to_gain, to_bias = loss_head.critic_tail(*given)
+    return *others, to_gain.sum(1), to_bias.sum(1)
 
 
 def tail_inputs(

@@ -128,8 +128,8 @@ class Learner(ABC):
     `prepare`, and then of actor and critic, in the order of `actor_first`, the objective and the step:
     `actor_objective` and `critic_objective` return a named tuple whose first field is the loss, with gradient to
     `actor` or `critic`; `apply_actor` and `apply_critic` are given the same tuple without gradient and the flat
-    gradient. `apply_critic`, and for the actor `after_actor`, return the figures to log. All of them run in programs: no
-    host reads, no new tensors that stay.
+    gradient. `apply_critic`, and for the actor `after_actor`, return the figures to log. All of them run in programs:
+    no host reads, no new tensors that stay.
 
     Args:
         cfg: hyperparameters.

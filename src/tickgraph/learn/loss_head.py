@@ -38,14 +38,15 @@ def critic_tail(
     Returns:
         In the precision of h: the gradient of the online members' h (2, B, d), their features (2, B, d) and the
         gradient of their logits (2, B, K filled up), zeros behind the atoms. In float32: figures (3, B) of
-        `categorical_head`, the gradients of the gains (2, d) and of the biases (2, K filled up).
+        `categorical_head`, and what the gradients of gains and biases are the sums over rows of, (2, B, d) and
+        (2, P, K filled up).
     """
     size = h.shape[1] // 2
     features, unit, scale = unit_features(torch.cat((h[:2, :size], h[2:, size:])), gains)
     logits = full_product(features, heads.transpose(1, 2))
     to_logits, figures, to_bias = head(logits, biases, reward, discount, cost, atoms, h.dtype)
     to_h, to_gain = unit_backward(torch.bmm(to_logits, heads[:2]), unit[:2], scale[:2], gains[:2])
-    return to_h.to(h.dtype), features[:2], to_logits, figures, to_gain, to_bias.sum(0)
+    return to_h.to(h.dtype), features[:2], to_logits, figures, to_gain, to_bias.transpose(0, 1)
 
 
 def filled_head(

@@ -3,7 +3,7 @@
 import dataclasses
 import importlib.util
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, first_line
 from tickgraph.learn import batch_norm, running
 from tickgraph.learn.gradients import Gradients
 from tickgraph.learn.running import AffineForm
-from tickgraph.learn.storage import Storage, flatten, join
+from tickgraph.learn.storage import Storage, flatten
 from tickgraph.learn.trunk import NormForm, whiten
 
 _log = logging.getLogger(__name__)
@@ -41,9 +41,9 @@ class Switches:
     """The actor's forward pass is a program of its own. In a graph it is a branch beside the critics' updates, as is
     whatever else the chain of updates does not wait for (see `UpdateCycle`). Needs `shared_actions`."""
     joined: bool = False
-    """Statistics and the stacked critics' small parameters are put together by one copy of all parts each, figures for
-    the log by comparisons in the kernel that adds them up, and gradients that are written out by one operation that takes the products of all weights (see
-    `gradients.py`); else as a compiler sees fit."""
+    """The stacked critics' small parameters are put together by one copy of all parts, figures for the log by
+    comparisons in the kernel that adds them up, and of gradients that are written out what a backward pass does not
+    wait for is done by one operation (see `gradients.py`); else as a compiler sees fit."""
     batch_norm: str = "torch"
     loss_head: str = "torch"
     affine: str = "torch"
@@ -70,10 +70,6 @@ class Switches:
     def report(self) -> dict[str, object]:
         """Return {switch: value}, for the run's manifest."""
         return dataclasses.asdict(self) | {"reasons": list(self.reasons)}
-
-    def flat_form(self) -> Callable[[Sequence[Tensor]], Tensor]:
-        """Return what lays tensors out flat."""
-        return join if self.joined else flatten
 
     def gradients(self, storage: Storage) -> Gradients:
         """Return what gathers the gradients of a network that are written out."""

@@ -87,7 +87,7 @@ class CriticUpdate:
         self.cfg, self.storage, self.target, self.atoms, self.path = cfg, storage, target, atoms, path
         self.stacked = stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
-        self.norm, self.head, self.flat = path.norm_form(), path.head_form(), path.flat_form()
+        self.norm, self.head = path.norm_form(), path.head_form()
 
     def weights(self, *parameters: Tensor) -> Weights:
         """Return the weights of networks behind each other; where there are copies, the first is the trained one."""
@@ -132,14 +132,14 @@ class CriticUpdate:
         to_h, features, to_logits, figures, to_gain, to_bias = critic_tail(
             h, *ends, batch.reward, batch.discount, alpha * log_prob, self.atoms, self.head
         )
-        loss, q, target_q = figures.mean(1).unbind()
-        grads, atoms = self.path.gradients(self.storage), self.atoms.shape[0]
-        # Of all columns: without those that fill up, a product takes ten times as long.
-        grads["head.weight"] = full_product(to_logits.transpose(1, 2), features)[:, :atoms]
-        grads["head_bias"], grads["trunk.norm.gain"] = to_bias[:, :atoms], to_gain
+        grads = self.path.gradients(self.storage)
+        grads.product("head.weight", to_logits, features)
+        grads.total("head_bias", to_bias)
+        grads.total("trunk.norm.gain", to_gain)
         trunk.backward(weights, x, kept, to_h, self.norm, grads)
-        statistics = kept.statistics((first_mean, first_var), to_h.shape[0], x.shape[0], self.flat)
-        return CriticGradient(loss, q, target_q, statistics, grads.flat())
+        moments = kept.moments((first_mean, first_var), to_h.shape[0], x.shape[0])
+        grad, means, statistics = grads.finish(figures, moments)
+        return CriticGradient(*means.unbind(), statistics, grad)
 
 
 def critic_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -165,8 +165,9 @@ class ActorPass:
     """Of `trunk.unit_features`, (1, B, d), and (1, B, 1) the scale."""
     head: Tensor
     """Weight (1, 2A filled up, d) of both heads."""
-    statistics: Tensor
-    """(2, S) batch means and variances of the actor's norms."""
+    mean: Tensor
+    variance: Tensor
+    """(I,) of the input, to commit."""
     x: Tensor
     """(2B, I) whitened and filled up."""
     kept: Kept
@@ -175,12 +176,12 @@ class ActorPass:
     def flat(self) -> tuple[Tensor, ...]:
         """Return the tensors one after the other: torch 2.11 compiles no program that returns them nested."""
         heads = (self.action, self.log_prob, self.out, self.features, self.unit, self.scale, self.head)
-        return (*heads, self.statistics, self.x, *self.kept.tensors())
+        return (*heads, self.mean, self.variance, self.x, *self.kept.tensors())
 
     @classmethod
     def of(cls, weights: Weights, flat: Sequence[Tensor]) -> Self:
         """Return the pass that `flat` was called on, made with these weights."""
-        own, kept = flat[:9], flat[9:]
+        own, kept = flat[:10], flat[10:]
         return cls(*own, Kept.of(weights, kept))
 
 
@@ -200,7 +201,7 @@ class ActorUpdate:
     ) -> None:
         self.cfg, self.storage, self.critics, self.path, self.stacked = cfg, storage, critics, path, stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
-        self.norm, self.affine, self.flat = path.norm_form(), path.affine_form(), path.flat_form()
+        self.norm, self.affine = path.norm_form(), path.affine_form()
 
     def weights(self) -> Weights:
         """Return the actor's weights."""
@@ -255,12 +256,11 @@ class ActorUpdate:
         return self._gradient(weights, ActorPass.of(weights, forward), batch, noise, alpha)
 
     def _forward(self, weights: Weights, obs: Tensor, noise: Tensor) -> ActorPass:
-        x, first_mean, first_var = self.norm.whiten(obs, self.dtype)
+        x, *moments = self.norm.whiten(obs, self.dtype)
         h, kept = trunk.forward(weights, x, self.norm)
         features, unit, scale = trunk.unit_features(h[:, : noise.shape[0]], weights.gain)
         action, log_prob, out, head = self._act(weights, features, noise)
-        statistics = kept.statistics((first_mean, first_var), 1, x.shape[0], self.flat)
-        return ActorPass(action, log_prob, out, features, unit, scale, head, statistics, x, kept)
+        return ActorPass(action, log_prob, out, features, unit, scale, head, *moments, x, kept)
 
     def _gradient(
         self, weights: Weights, passed: ActorPass, batch: Batch, noise: Tensor, alpha: Tensor
@@ -271,11 +271,11 @@ class ActorUpdate:
         log_std = log_std_of(raw)
         value, slope = self.lesser_value(batch.critic_obs[:size], action)
 
-        loss, pull = (alpha * log_prob - value).mean(), self.cfg.bc_weight
+        cost, pull = alpha * log_prob - value, self.cfg.bc_weight
         to_action = -slope / size
         if pull:
             apart, strength = action - batch.action, pull * value.abs().mean()
-            loss = loss + strength * apart.square().mean()
+            cost = cost + strength * apart.square().mean(-1)
             to_action = to_action + (2.0 / (size * actions)) * strength * apart
         # log pi = sum(-noise^2 / 2 - log std - ln(2 pi) / 2 - ln(1 - tanh(u)^2)), whose slope along u is 2 tanh(u).
         to_mean = to_action * (1.0 - action.square()) + (2.0 / size) * alpha * action
@@ -286,11 +286,13 @@ class ActorUpdate:
         above = torch.bmm(to_out, passed.head)
         to_features, to_gain = trunk.unit_backward(above, passed.unit, passed.scale, weights.gain)
         grads = self.path.gradients(self.storage)
-        to_head = full_product(to_out.transpose(1, 2), passed.features)[0]
-        grads["mean.weight"], grads["raw.weight"] = to_head[:actions], to_head[actions : 2 * actions]
-        grads["mean_bias"], grads["raw_bias"], grads["trunk.norm.gain"] = to_mean.sum(0), to_raw.sum(0), to_gain
+        grads.product(("mean.weight", "raw.weight"), to_out, passed.features)
+        for name, values in (("mean_bias", to_mean), ("raw_bias", to_raw), ("trunk.norm.gain", to_gain[0])):
+            grads.total(name, values.unsqueeze(0))
         trunk.backward(weights, passed.x, passed.kept, to_features.to(self.dtype), self.norm, grads)
-        return ActorGradient(loss, -log_prob.mean(), passed.statistics, grads.flat())
+        moments = passed.kept.moments((passed.mean, passed.variance), 1, passed.x.shape[0])
+        grad, means, statistics = grads.finish(torch.stack((cost, -log_prob)), moments)
+        return ActorGradient(*means.unbind(), statistics, grad)
 
     def lesser_value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return min_i Q_i(s, a), (B,), on running statistics, and its gradient for the action, (B, A)."""

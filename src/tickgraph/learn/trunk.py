@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tickgraph.learn.batch_norm import EPS, variance_to_commit, wide
-from tickgraph.learn.gradients import Gradients, full_product
+from tickgraph.learn.batch_norm import EPS, wide
+from tickgraph.learn.gradients import Embedding, Gradients, Moments
 from tickgraph.learn.networks import BatchStats, UnitRMSNorm, batch_statistics
 from tickgraph.learn.storage import Stacked, Storage, join
 
@@ -149,20 +149,11 @@ class Kept:
 
     layers: list[tuple[str, Tensor, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
-    def statistics(self, first: BatchStats, members: int, rows: int, flat: Callable[..., Tensor]) -> Tensor:
-        """Return (2, S) to commit of the first members, the input's statistics, (I,) each, being `first`.
-
-        Args:
-            first: mean and variance to commit of the input.
-            members: how many.
-            rows: of the batch.
-            flat: what lays tensors out flat.
-        """
-        means = [first[0].repeat(members), *(mean[:members] for *_, mean, _ in self.layers)]
-        scales = [torch.rsqrt(first[1] * ((rows - 1) / rows) + EPS).repeat(members)]
-        scales += [scale[:members] for *_, scale in self.layers]
-        both = flat([*means, *scales]).view(2, -1)
-        return torch.stack((both[0], variance_to_commit(both[1], rows)))
+    def moments(self, first: BatchStats, members: int, rows: int) -> Moments:
+        """Return the statistics of the first members of a batch of `rows`; `first` are those of the input, (I,) each,
+        mean and unbiased variance."""
+        means, scales = ([layer[at][:members] for layer in self.layers] for at in (3, 4))
+        return Moments([*[first[0]] * members, *means], [first[1]] * members, scales, rows)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Return what is kept, layer by layer, without the names."""
@@ -217,13 +208,9 @@ def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormFo
         above = torch.bmm(above, weights.weights[path][:members])
         if path.endswith("up"):
             grad = above = above + F.pad(grad, (0, 0, 0, above.shape[1] - grad.shape[1]))
-    to_folded = full_product(grad.transpose(1, 2), x.expand(members, *x.shape))
-    width, embed = weights.embed.shape[-1], weights.embed[:members]
-    to_weight, to_bias = to_folded[..., :width], to_folded[..., width : width + 1]
-    gain, offset = weights.input_gain[:members], weights.input_offset[:members]
-    grads["trunk.embed.weight"] = to_weight * gain.unsqueeze(1) + to_bias * offset.unsqueeze(1)
-    grads["trunk.input_norm.gain"] = (to_weight * embed).sum(1)
-    grads["trunk.input_norm.offset"] = (to_bias * embed).sum(1)
+    folded = (value[:members] for value in (weights.embed, weights.input_gain, weights.input_offset))
+    names = ("trunk.embed.weight", "trunk.input_norm.gain", "trunk.input_norm.offset")
+    grads.embedding(names, Embedding(grad, x.expand(members, *x.shape), *folded))
 
 
 def unit_features(h: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -235,7 +222,8 @@ def unit_features(h: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def unit_backward(grad: Tensor, unit: Tensor, scale: Tensor, gain: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of `unit_features` for h (M, R, d), float32, and for the gain (M, d)."""
+    """Return the gradient of `unit_features` for h (M, R, d), float32, and what that for the gain is the sum over rows
+    of, (M, R, d) float32."""
     grad = wide(grad)
     inner = grad * gain.unsqueeze(1)
-    return scale * (inner - unit * (unit * inner).mean(-1, keepdim=True)), (grad * unit).sum(1)
+    return scale * (inner - unit * (unit * inner).mean(-1, keepdim=True)), grad * unit

@@ -60,11 +60,12 @@ class UpdateCycle:
 
     These programs follow `execution`: the draw, once a cycle, of all its batches and noise; the rates, before each
     critic update, which they count; for actor and critic the objective, the optimiser's step and the figures for the
-    log, of the actor with what else is `after_actor`; the copies of the weights, where there are any. Where critic updates share their next actions, these and the critics' normalised
-    inputs too, and with the switch `beside` the actor's forward pass, which needs none of the critics' updates between
-    the actor's last step and its own. In mode graph, where the caller captures the cycle, programs run as the
-    resolution's `inner` says, and with `beside` that forward pass, those inputs, the rates, the copies and what comes
-    behind the steps are branches beside what does not need them.
+    log, of the actor with all that is `after_actor`; the copies of the weights, where there are any. Where critic
+    updates share their next actions, these and the critics' normalised inputs too, and with the switch `beside` the
+    actor's forward pass, which needs none of the critics' updates between the actor's last step and its own. In mode
+    graph, where the caller captures the cycle, programs run as the resolution's `inner` says, and with `beside` that
+    forward pass, those inputs, the rates, the copies and what comes behind the steps are branches beside what does not
+    need them.
 
     Args:
         learner: what is trained.
