@@ -7,7 +7,6 @@ branches, as most of them alone leave a GPU idle; large products follow each oth
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple, Self
 
 import torch
@@ -17,10 +16,10 @@ from tickgraph.learn.networks import UnitBatchNorm
 from tickgraph.learn.storage import Span, Storage
 
 EPS = UnitBatchNorm.eps
-LANES = 5
-"""Streams, that of the caller among them; the last takes sums and copies, the one before it embeddings."""
 SMALL = 1 << 17
 """Elements of a product up to which it leaves much of a GPU idle: 32 tiles of 64 by 64."""
+FOLD = 32
+"""Rows that are summed first."""
 
 
 def full_product(left: Tensor, right: Tensor) -> Tensor:
@@ -221,11 +220,11 @@ class Plan(NamedTuple):
 _sides: dict[torch.device, list[torch.cuda.Stream]] = {}
 
 
-def _lanes(device: torch.device) -> list[torch.cuda.Stream]:
-    """Return the streams beside the current one."""
-    if device not in _sides:
-        _sides[device] = [torch.cuda.Stream(device) for _ in range(LANES - 1)]
-    return _sides[device]
+def _lanes(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    """Return streams beside the current one, the same in every call."""
+    own = _sides.setdefault(device, [])
+    own += [torch.cuda.Stream(device) for _ in range(count - len(own))]
+    return own[:count]
 
 
 @torch.library.custom_op("tickgraph::finish_gradients", mutates_args=())
@@ -234,27 +233,24 @@ def _finish(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
     how, given = Plan.of(plan), iter(tensors)
     outputs = _outputs(tensors, plan)
     flat, means, statistics = outputs
-    large, small, folded, rest = list[Job](), list[Job](), list[Job](), list[Job]()
+    large, small = list[Job](), list[Job]()
     for places in how.products:
         above, source = next(given), next(given)
         size = above.shape[0] * above.shape[2] * source.shape[2]
-        (small if size <= SMALL else large).append(partial(_multiply, flat, places, above, source))
-    for starts in how.embeddings:
-        folded.append(partial(_unfold, flat, starts, Embedding(*(next(given) for _ in Embedding._fields))))
-    for start, width in how.totals:
-        rest.append(partial(_add_up, flat, start, width, next(given)))
-    rest.append(partial(_copy, flat, [next(given) for _ in how.parts], how.parts))
-    rest.append(partial(torch.mean, next(given), 1, out=means))
-    rest.append(partial(_pack, statistics, how.moments_of(tensors)))
+        (small if size <= SMALL else large).append(_multiply(flat, places, above, source))
+    folded = [_unfold(flat, starts, Embedding(*(next(given) for _ in Embedding._fields))) for starts in how.embeddings]
+    sums = [_add_up(flat, start, width, next(given)) for start, width in how.totals]
+    rest = [
+        _copy(flat, [next(given) for _ in how.parts], how.parts),
+        _average(means, next(given)),
+        _pack(statistics, how.moments_of(tensors)),
+    ]
     if flat.is_cuda:
-        _deal(flat.device, large, small, folded, rest)
+        _deal(flat.device, large, small, [folded, sums, rest])
     else:
-        for job in (*large, *small, *folded, *rest):
-            job()
+        for job in (*large, *small, *folded, *sums, *rest):
+            _end(job)
     return outputs
-
-
-Job = Callable[[], object]
 
 
 def _outputs(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
@@ -268,20 +264,39 @@ def _outputs(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
 _finish.register_fake(_outputs)
 
 
-def _deal(device: torch.device, large: list[Job], small: list[Job], folded: list[Job], rest: list[Job]) -> None:
-    """Enqueue all jobs on streams beside each other, which the current one waits for."""
+Job = Iterator[None]
+"""Work to enqueue, in steps: what needs a GPU's matrix units, if anything does, is the first."""
+
+
+def _end(job: Job) -> None:
+    for _ in job:
+        pass
+
+
+def _deal(device: torch.device, large: list[Job], small: list[Job], others: list[list[Job]]) -> None:
+    """Enqueue all jobs on streams beside each other, which the current one waits for; each of the lists of others has a
+    stream of its own.
+
+    A large product has as many programs as a GPU has processors and leaves no room on them for those of another
+    product: beside one it takes twice as long. So the first steps of small ones and others come before all large ones.
+    """
     main = torch.cuda.current_stream(device)
-    lanes = [main, *_lanes(device)]
-    for lane in lanes[1:]:
+    lanes = _lanes(device, len(others) + 1)
+    for lane in lanes:
         lane.wait_stream(main)
-    turns: Iterator[tuple[torch.cuda.Stream, Job]] = (
-        (lanes[(turn + bool(large)) % (LANES - 2)], job) for turn, job in enumerate(small)
-    )
-    dealt = [*turns, *((lanes[-2], job) for job in folded), *((lanes[-1], job) for job in rest)]
+    own, *theirs = lanes
+    dealt = [(lane, job) for lane, jobs in zip(theirs, others, strict=True) for job in jobs]
+    dealt += [(own if large or turn % 2 else main, job) for turn, job in enumerate(small)]
+    firsts = {lane: job for lane, job in reversed(dealt)} if large else {}
+    for lane, job in firsts.items():
+        with torch.cuda.stream(lane):
+            next(job, None)
+    for lane in firsts:
+        main.wait_stream(lane)
     for lane, job in [*dealt, *((main, job) for job in large)]:
         with torch.cuda.stream(lane):
-            job()
-    for lane in lanes[1:]:
+            _end(job)
+    for lane in lanes:
         main.wait_stream(lane)  # whoever frees a tensor from now on does so behind what reads it
 
 
@@ -295,7 +310,7 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
         torch.ops.aten.bmm.dtype_out(left, right, torch.float32, out=out)
 
 
-def _multiply(flat: Tensor, places: Sequence[Sequence[int]], above: Tensor, source: Tensor) -> None:
+def _multiply(flat: Tensor, places: Sequence[Sequence[int]], above: Tensor, source: Tensor) -> Job:
     """Write above^T source to the places of its weights, straight where it is one without columns that fill up."""
     members, height, width = above.shape[0], above.shape[2], source.shape[2]
     left, begin = above.transpose(1, 2), 0
@@ -304,16 +319,18 @@ def _multiply(flat: Tensor, places: Sequence[Sequence[int]], above: Tensor, sour
         return
     whole = flat.new_empty((members, height, width))
     _product(left, source, whole)
+    yield
     for start, rows in places:
         _place(flat, start, (members, rows, width)).copy_(whole[:, begin : begin + rows])
         begin += rows
 
 
-def _unfold(flat: Tensor, starts: Sequence[int], given: Embedding) -> None:
+def _unfold(flat: Tensor, starts: Sequence[int], given: Embedding) -> Job:
     """Write `Embedding.gradients` to their places."""
     shape = given.weight.shape
     folded = flat.new_empty((shape[0], shape[1], given.x.shape[-1]))
     _product(given.above.transpose(1, 2), given.x, folded)
+    yield
     to_folded, to_bias = folded[..., : shape[2]], folded[..., shape[2] : shape[2] + 1]
     to_weight, *sums = (
         _place(flat, start, size) for start, size in zip(starts, (shape, *[shape[::2]] * 2), strict=True)
@@ -323,28 +340,39 @@ def _unfold(flat: Tensor, starts: Sequence[int], given: Embedding) -> None:
         torch.sum(factor * given.weight, 1, out=out)
 
 
-def _add_up(flat: Tensor, start: int, width: int, values: Tensor) -> None:
-    """Write the sums over rows of the first columns to their place."""
+def _add_up(flat: Tensor, start: int, width: int, values: Tensor) -> Job:
+    """Write the sums over rows of the first columns to their place; those of many rows in two steps, as torch's own
+    takes several times as long on a GPU."""
+    yield
+    if values.shape[1] % FOLD == 0:
+        values = values.unflatten(1, (-1, FOLD)).sum(2)
     torch.sum(values[..., :width], 1, out=_place(flat, start, (values.shape[0], width)))
 
 
-def _pack(out: Tensor, moments: Moments) -> None:
+def _average(out: Tensor, figures: Tensor) -> Job:
+    yield
+    torch.mean(figures, 1, out=out)
+
+
+def _pack(out: Tensor, moments: Moments) -> Job:
     """Write `Moments.packed`."""
+    yield
     means, variances, scales = (
         [value.reshape(-1) for value in part] for part in (moments.means, moments.variances, moments.scales)
     )
     torch.cat(means, out=out[0])
     torch.cat([*variances, *scales], out=out[1])
     others = out[1, sum(value.numel() for value in variances) :]
-    others.square_().reciprocal_().sub_(EPS).mul_(moments.rows / (moments.rows - 1))
+    others.pow_(-2).sub_(EPS).mul_(moments.rows / (moments.rows - 1))
 
 
 def _place(flat: Tensor, start: int, shape: Sequence[int]) -> Tensor:
     return flat[start : start + math.prod(shape)].view(*shape)
 
 
-def _copy(flat: Tensor, parts: Sequence[Tensor], places: Sequence[int]) -> None:
+def _copy(flat: Tensor, parts: Sequence[Tensor], places: Sequence[int]) -> Job:
     """Write each part (N,) to its place; those that lie behind each other by one copy."""
+    yield
     order = sorted(range(len(parts)), key=lambda i: places[i])
     while order:
         run = [order.pop(0)]
