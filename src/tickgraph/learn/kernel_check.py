@@ -142,7 +142,7 @@ def small_weights_by_both(
     heads: Callable[[Weights, torch.dtype], tuple[Tensor, Tensor]],
     dtype: torch.dtype,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return {name: what a pass reads of small parameters} by the kernel and by torch, of made-up flat tensors."""
+    """Return {name: what passes read of a network's weights} by the kernel and by torch, of made-up flat tensors."""
     from tickgraph.learn.kernels.stack_weights import StackWeights
 
     flats = [ramp(storage.parameters.shape, storage.parameters.device, k) for k in range(1, parts + 1)]
@@ -150,7 +150,7 @@ def small_weights_by_both(
     for form in (StackWeights(storage), None):
         weights = Weights(storage, flats, blocks, dtype, joined=True, form=form)
         head, bias = heads(weights, dtype)
-        named = {"folded": weights.folded, "head": head, "head_bias": bias, "gain": weights.gain}
+        named = {"folded": weights.folded, "head": head, "head_bias": bias, "gain": weights.gain} | weights.weights
         for path, (gain, offset) in weights.norms.items():
             named |= {f"{path}.gain": gain, f"{path}.offset": offset}
         members = weights.folded.shape[0] // parts

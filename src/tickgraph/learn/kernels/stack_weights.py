@@ -28,18 +28,15 @@ def _fold(
     ROWS: tl.constexpr, TILES: tl.constexpr, EMBED: tl.constexpr, GAIN: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """Write ROWS rows of the embedding times the gain, the bias in column IN, and zeros up to column F."""
-    member, col = program // TILES, tl.arange(0, WIDE)
-    row = program % TILES * ROWS + tl.arange(0, ROWS)
+    member, col = program // TILES, tl.arange(0, WIDE)[None, :]
+    row = (program % TILES * ROWS + tl.arange(0, ROWS))[:, None]
     own, known = member % MEMBERS, col < IN
     flat = tl.where(member < MEMBERS, online, target)
     place = own * IN + col
     gain, offset = tl.load(flat + GAIN + place, known, 0.0), tl.load(flat + OFFSET + place, known, 0.0)
-    place = EMBED + (own * D + row)[:, None] * IN + col[None, :]
-    weight = tl.load(flat + place, (row < D)[:, None] & known[None, :], 0.0)
-    bias = tl.sum(weight * offset[None, :], 1)
-    value = tl.where((col == IN)[None, :], bias[:, None], weight * gain[None, :])
-    place = (member * D + row)[:, None] * F + col[None, :]
-    tl.store(folded + place, value.to(folded.dtype.element_ty), (row < D)[:, None] & (col < F)[None, :])
+    weight = tl.load(flat + EMBED + (own * D + row) * IN + col, (row < D) & known, 0.0)
+    value = tl.where(col == IN, tl.sum(weight * offset, 1)[:, None], weight * gain)
+    tl.store(folded + (member * D + row) * F + col, value.to(folded.dtype.element_ty), (row < D) & (col < F))
 
 
 @triton.jit
