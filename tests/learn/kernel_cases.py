@@ -560,7 +560,7 @@ CASES = {
     "affine, programs": (affine_programs, 0.0),
     "affine, as a compiler sees it": (affine_fakes, 0.0),
     "small weights": (lambda device: small_case(device, F32, "critic", 2, 1024), 1e-6),
-    "small weights, many programs": (lambda device: small_case(device, F32, "square critic", 2, 64), 1e-6),
+    "small weights, many programs": (lambda device: small_case(device, F32, "square critic", 2, 32), 1e-6),
     "small weights, wide": (lambda device: small_case(device, F32, "wide critic", 2, 128), 1e-6),
     "small weights, no target": (lambda device: small_case(device, F32, "square critic", 1, 64), 1e-6),
     "small weights, actor": (lambda device: small_case(device, F32, "wide actor", 1, 256), 1e-6),

@@ -70,8 +70,8 @@ class SmallWeights(NamedTuple):
     head_bias: Tensor
     """(M, 1, K filled up) float32."""
     named: dict[str, Tensor]
-    """{name: (M, ...)} of those norms behind the input that are no views of the parameters, and the first network's
-    embedding and input norm, of which only its own backward pass reads. Empty for one network."""
+    """{name: (M, ...)} of the norms behind the input, and the first network's embedding and input norm. Empty for one
+    network, whose parameters are read where they lie."""
 
 
 SmallForm = Callable[[Sequence[Tensor], torch.dtype], SmallWeights]
@@ -87,7 +87,8 @@ class Weights:
         dtype: of the products.
         stacked: copies of the weights to read instead of making them here; its first members are read.
         joined: put whatever is small, so all but the blocks' weights, together by one copy.
-        form: what makes of the small parameters what is read, or None to do it here. It gives the heads too.
+        form: what makes of the small parameters what is read, or None to do it here. It gives the heads too, and
+            `embed`, `input_gain` and `input_offset` of the first network alone, whose backward pass reads them.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Weights:
         norms = {name.rpartition(".")[0] for name in small if name.endswith("offset")}
         pairs = {path: (small[f"{path}.gain"], small[f"{path}.offset"]) for path in norms} or storage.pairs(parameters)
         self.dtype = dtype
-        self.heads: tuple[Tensor, Tensor] | None
+        self.heads = None if made is None else (made.head, made.head_bias)
 
         def every(name: str, dims: int) -> Tensor:
             """Return a parameter of all members, (M, ...)."""
@@ -126,11 +127,10 @@ class Weights:
         self.embed = every("trunk.embed.weight", 2)
         self.input_gain, self.input_offset = pairs["trunk.input_norm"]
         if made is not None:
-            self.folded, self.heads = made.folded, (made.head, made.head_bias)
+            self.folded = made.folded
         else:
             bias = (self.embed * self.input_offset.unsqueeze(1)).sum(-1, keepdim=True)
             self.folded = fill(torch.cat((self.embed * self.input_gain.unsqueeze(1), bias), dim=-1)).to(dtype)
-            self.heads = None
         self.gain = every("trunk.norm.gain", 1)
         self.blocks = [(f"trunk.blocks.{i}.up", f"trunk.blocks.{i}.down") for i in range(blocks)]
         layers = [path for block in self.blocks for path in block]
