@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.kernels import affine_product, batch_norm, loss_head, policy, row_step
+from tickgraph.learn.kernels import affine_product, batch_norm, loss_head, policy, row_step, stack_weights
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, WIDEST, Layout
 from tickgraph.learn.row_step import row_table
@@ -168,6 +168,17 @@ def affine_builds(kind: str) -> dict[str, int]:
     return found
 
 
+def small_builds(kind: str, network: Module) -> dict[str, int]:
+    """Build what makes the small weights of one network and, of an ensemble, of it and its target."""
+    found, form = {}, stack_weights.StackWeights(declare(network, Arena("cpu"), "net", "a build"))
+    for parts in range(1, form.layout.members + 1):
+        flags = form.layout.options(parts, form.runs if parts == 2 else [])[1]
+        code = machine_code(stack_weights._stack, flags, stack_weights.WARPS, (), folded=kind, head=kind)
+        assert not stack_bytes(code), "registers that do not fit are kept in memory"
+        found[f"small weights {kind} {form.layout} {parts}"] = len(code)
+    return found
+
+
 def builds() -> dict[str, int]:
     """Build each kernel in the forms that a run launches, in float32 and bfloat16."""
     found, seed = {}, torch.Generator().manual_seed(0)
@@ -177,6 +188,8 @@ def builds() -> dict[str, int]:
         found |= norm_builds(kind)
         found |= affine_builds(kind)
         found |= head_builds(kind)
+        for network in (critic, actor):
+            found |= small_builds(kind, network)
         for extras in (False, True):
             found[f"rows {kind} {extras}"] = build_rows(critic, kind, True, True, extras, extras)
         found[f"rows {kind}, actor"] = build_rows(actor, kind, True, False, False, False)

@@ -16,15 +16,23 @@ from torch.utils._pytree import tree_map_only
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn import batch_norm, loss_head, row_step, running
-from tickgraph.learn.kernel_check import affine_inputs, check_policy, check_row_step, summed_tail, tail_inputs
-from tickgraph.learn.networks import Actor, Critic
+from tickgraph.learn.kernel_check import (
+    affine_inputs,
+    check_policy,
+    check_row_step,
+    ramp,
+    small_weights_by_both,
+    summed_tail,
+    tail_inputs,
+)
+from tickgraph.learn.networks import Actor, Critic, UnitLinear
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.path import Switches
 from tickgraph.learn.policy_form import Layout, PolicyForm
 from tickgraph.learn.row_step import RowStep
 from tickgraph.learn.sac import SacCfg
-from tickgraph.learn.stacked import kernel_checks
-from tickgraph.learn.storage import Stacked, declare
+from tickgraph.learn.stacked import actor_head, critic_head, kernel_checks
+from tickgraph.learn.storage import Stacked, Storage, declare
 from tickgraph.learn.trunk import unit_features, whiten
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -271,8 +279,105 @@ def network_of(network: str) -> Critic | Actor:
         "actor": lambda: Actor(3, 2, 4, 1, seed),
         "wide critic": lambda: Critic(60, 6, 8, 1, 5, seed),
         "wide actor": lambda: Actor(71, 9, 12, 1, seed),
+        "square critic": lambda: Critic(10, 2, 12, 2, 16, seed),
     }
     return made[network]()
+
+
+def storage_of(network: str, device: str) -> Storage:
+    """Return the layout of a small network."""
+    return declare(network_of(network), Arena(device), "net", "a test")
+
+
+def small_case(device: str, dtype: torch.dtype, network: str, parts: int, elements: int) -> float:
+    """What passes read of a network, and of its target, against torch: sums may round, all else is the same, and in
+    bfloat16 on a GPU too; nothing is left unwritten. Programs have so many elements."""
+    from tickgraph.learn.kernels import stack_weights as kernel
+
+    def spoiled(*args) -> tuple[Tensor, ...]:
+        return tuple(value.fill_(torch.nan) for value in empty(*args))
+
+    storage, empty = storage_of(network, device), kernel._empty
+    given = (storage, parts, 2 if network == "square critic" else 1)
+    given = (*given, actor_head if "actor" in network else critic_head, dtype)
+    with patch.multiple(kernel, ELEMENTS=elements, _empty=spoiled):
+        made, wanted = small_weights_by_both(*given)
+        again, _ = small_weights_by_both(*given)
+    assert len(made) == 7 + 6 * given[2]
+    for name, mine in made.items():
+        assert mine.dtype == wanted[name].dtype and mine.shape == wanted[name].shape, name
+        assert torch.equal(mine, again[name]), name
+        exact = dtype == F32 or device == "cuda" or name not in ("folded", "head")
+        part = slice(made["embed"].shape[-1]) if name == "folded" else slice(None)
+        assert not exact or torch.equal(mine[..., part], wanted[name][..., part]), name
+    width = made["embed"].shape[-1] + 1
+    assert made["head"].shape[1] % 8 == 0 and not made["folded"][..., width:].any()
+    return max(off(mine, wanted[name]) for name, mine in made.items())
+
+
+def small_keeps_a_nan(device: str) -> float:
+    """What is not a number must show in its own element, and in the bias of its row or of all rows."""
+    from tickgraph.learn.kernels import stack_weights as kernel
+
+    storage = storage_of("critic", device)
+    online, target = (ramp(storage.parameters.shape, storage.parameters.device, k) for k in (1, 2))
+    named, other = storage.named(online), storage.named(target)
+    other["trunk.embed.weight"][1, 2, 3] = named["head.weight"][0, 4, 1] = named["head_bias"][1, 2] = torch.nan
+    named["trunk.input_norm.gain"][1, 0] = other["trunk.input_norm.offset"][0, 2] = torch.inf
+    other["trunk.norm.gain"][1, 3] = torch.nan
+    made = kernel.StackWeights(storage)((online, target), F32)
+    wanted = [torch.zeros_like(value, dtype=torch.bool) for value in made[:3]]
+    wanted[0][3, 2, 3:5] = wanted[0][1, :, 0] = wanted[0][2, :, 4] = True
+    wanted[1][0, 4, 1] = wanted[2][1, 0, 2] = True
+    found = [~torch.isfinite(value) for value in made[:3]]
+    alike = all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+    spoiled = sum((~torch.isfinite(value)).sum().item() for value in made.named.values())
+    # The gain of the last norm, and the online gain of the input.
+    return float(not alike or spoiled != 2 or not torch.isnan(made.named["trunk.norm.gain"][3, 3]))
+
+
+def small_programs(device: str) -> float:
+    """A G1's critics and targets take 128 to 512 programs, of the blocks' norms three runs: whether they do not."""
+    from tickgraph.learn.kernels import stack_weights as kernel
+
+    critic = Critic(101, 29, 256, 2, 101, torch.Generator().manual_seed(0))
+    form = kernel.StackWeights(declare(critic, Arena(device), "net", "a test"))
+    programs, _ = form.layout.options(2, form.runs)
+    return float(
+        not 128 <= programs <= 512 or form.runs[1:3] + form.runs[4:6] + form.runs[7:] != [256, 4, 1024, 4, 256, 1]
+    )
+
+
+def small_fakes(device: str) -> float:
+    """What a compiler takes the results to be like: raises where it is not so, with and without a target."""
+    from tickgraph.learn.kernels import stack_weights as kernel
+
+    for network, parts in (("critic", 2), ("wide critic", 1), ("actor", 1)):
+        storage = storage_of(network, device)
+        form, flat = kernel.StackWeights(storage), storage.parameters.detach()
+        runs = form.runs if parts == 2 else []
+        given = (flat, flat.clone() if parts == 2 else None, list(form.layout), runs, BF16)
+        torch.library.opcheck(kernel.stack_weights, given, test_utils=("test_schema", "test_faketensor"))
+    return 0.0
+
+
+def small_refuses(device: str) -> float:
+    """Two flat tensors of a network alone, and an ensemble with two heads: how many are taken."""
+    from tickgraph.learn.kernels import stack_weights as kernel
+
+    two = network_of("critic")
+    two.other, two.other_bias = UnitLinear(4, 3, 2, torch.Generator()), torch.nn.Parameter(torch.zeros(2, 3))
+    alone, taken = storage_of("actor", device), 0
+    for call in (
+        lambda: kernel.StackWeights(alone)([alone.parameters] * 2, F32),
+        lambda: kernel.StackWeights(declare(two, Arena(device), "net", "a test")),
+    ):
+        try:
+            call()
+        except ValueError:
+            continue
+        taken += 1
+    return float(taken)
 
 
 def steps_of(
@@ -334,6 +439,7 @@ def cycle_case(device: str) -> float:
     small = dict(critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6, bf16=False)
     forms = Switches(manual=True, copies=True, shared_actions=True, joined=True)
     kernels = replace(forms, batch_norm="triton", loss_head="triton", affine="triton", row_step="triton")
+    kernels = replace(kernels, small_weights="triton")
     rigs = [Rig(3, kernels=switches, device=device, **small) for switches in (kernels, forms)]
     for rig in rigs:
         rig.cycle()
@@ -383,7 +489,7 @@ def policy_case(device: str, rows: int, sizes: tuple[int, int, int, int]) -> flo
 
 def checks_case(device: str) -> float:
     """What decides on a GPU whether the kernels are used lets them pass, and stops one that is wrong."""
-    from tickgraph.learn.kernels import affine_product
+    from tickgraph.learn.kernels import affine_product, stack_weights
     from tickgraph.learn.kernels import loss_head as kernel
 
     learner = Rig(
@@ -395,6 +501,7 @@ def checks_case(device: str) -> float:
     for name, module, call in (
         ("loss_head", kernel, "categorical_head"),
         ("affine", affine_product, "affine_backward"),
+        ("small_weights", stack_weights, "stack_weights"),
     ):
         right = getattr(module, call)
         with patch.object(module, call, lambda *args, right=right: (*right(*args)[:-1], right(*args)[-1] * 1.1)):
@@ -453,6 +560,16 @@ CASES = {
     "affine, not a number": (affine_keeps_a_nan, 0.0),
     "affine, programs": (affine_programs, 0.0),
     "affine, as a compiler sees it": (affine_fakes, 0.0),
+    "small weights": (lambda device: small_case(device, F32, "critic", 2, 1024), 1e-6),
+    "small weights, many programs": (lambda device: small_case(device, F32, "square critic", 2, 32), 1e-6),
+    "small weights, wide": (lambda device: small_case(device, F32, "wide critic", 2, 128), 1e-6),
+    "small weights, no target": (lambda device: small_case(device, F32, "square critic", 1, 64), 1e-6),
+    "small weights, actor": (lambda device: small_case(device, F32, "wide actor", 1, 256), 1e-6),
+    "small weights, bfloat16": (lambda device: small_case(device, BF16, "wide critic", 2, 256), 8e-3),
+    "small weights, not a number": (small_keeps_a_nan, 0.0),
+    "small weights, programs": (small_programs, 0.0),
+    "small weights, as a compiler sees it": (small_fakes, 0.0),
+    "small weights, refuses": (small_refuses, 0.0),
     "step, critic": (lambda device: step_case(device, "critic"), 1e-6),
     "step, actor": (lambda device: step_case(device, "actor", target=False), 1e-6),
     "step, decayed and shortened": (

@@ -95,6 +95,10 @@ def test_what_cannot_be_is_refused():
         Switches(copies=True)
     with pytest.raises(TickgraphError, match="affine without manual"):
         Switches(affine="triton")
+    with pytest.raises(TickgraphError, match="small_weights without manual"):
+        Switches(small_weights="triton")
+    with pytest.raises(TickgraphError, match="Switches.small_weights is 'tritn'; did you mean 'triton'"):
+        Switches(manual=True, small_weights="tritn")
     with pytest.raises(TickgraphError, match="beside without manual"):
         Switches(beside=True)
     with pytest.raises(TickgraphError, match="beside without shared_actions"):

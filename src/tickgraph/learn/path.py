@@ -15,7 +15,7 @@ from tickgraph.learn import batch_norm, running
 from tickgraph.learn.gradients import Gradients
 from tickgraph.learn.running import AffineForm
 from tickgraph.learn.storage import Storage, flatten
-from tickgraph.learn.trunk import NormForm, whiten
+from tickgraph.learn.trunk import NormForm, SmallForm, whiten
 
 _log = logging.getLogger(__name__)
 
@@ -47,20 +47,23 @@ class Switches:
     batch_norm: str = "torch"
     loss_head: str = "torch"
     affine: str = "torch"
+    small_weights: str = "torch"
     row_step: str = "torch"
-    """torch, or triton: the kernel of that name in `kernels/`, of affine, a layer on running statistics,
-    `affine_product`."""
+    """torch, or triton: the kernel of that name in `kernels/`; of affine, a layer on running statistics,
+    `affine_product`, and of small_weights, what products and norms read of all but the blocks' weights,
+    `stack_weights`."""
     reasons: tuple[str, ...] = ()
     """Why kernels that were wanted do not run."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_norm", "loss_head", "affine", "row_step"):
+        written = ("batch_norm", "loss_head", "affine", "small_weights")
+        for name in (*written, "row_step"):
             form = getattr(self, name)
             if form not in FORMS:
                 hint = nearby(form, FORMS) or f"use one of {', '.join(FORMS)}"
                 raise TickgraphError(f"Switches.{name} is {form!r}; {hint}")
         needs = {"copies": self.copies, "shared_actions": self.shared_actions, "beside": self.beside}
-        needs |= {name: getattr(self, name) == "triton" for name in ("batch_norm", "loss_head", "affine")}
+        needs |= {name: getattr(self, name) == "triton" for name in written}
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
             raise TickgraphError(f"Switches has {', '.join(without)} without manual; switch manual on")
@@ -90,6 +93,14 @@ class Switches:
         from tickgraph.learn.kernels import affine_product as kernel
 
         return AffineForm(kernel.affine_relu, kernel.affine_backward)
+
+    def small_form(self, storage: Storage) -> SmallForm | None:
+        """Return what makes of a network's small parameters what is read, or None where `Weights` does it itself."""
+        if self.small_weights == "torch":
+            return None
+        from tickgraph.learn.kernels.stack_weights import StackWeights
+
+        return StackWeights(storage)
 
     def head_form(self) -> HeadForm:
         """Return what computes `loss_head.filled_head`."""

@@ -17,7 +17,13 @@ from torch import Tensor
 from tickgraph.learn import trunk
 from tickgraph.learn.flashsac import ActorLoss, CriticLoss, FlashSac, FlashSacCfg
 from tickgraph.learn.gradients import full_product
-from tickgraph.learn.kernel_check import check_affine, check_batch_norm, check_loss_head, check_row_steps
+from tickgraph.learn.kernel_check import (
+    check_affine,
+    check_batch_norm,
+    check_loss_head,
+    check_row_steps,
+    check_small_weights,
+)
 from tickgraph.learn.loss_head import critic_tail
 from tickgraph.learn.networks import log_std_of, sample_action
 from tickgraph.learn.path import Switches
@@ -88,11 +94,12 @@ class CriticUpdate:
         self.stacked = stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
         self.norm, self.head = path.norm_form(), path.head_form()
+        self.small = path.small_form(storage)
 
     def weights(self, *parameters: Tensor) -> Weights:
         """Return the weights of networks behind each other; where there are copies, the first is the trained one."""
         blocks, joined = self.cfg.critic_blocks, self.path.joined
-        return Weights(self.storage, parameters, blocks, self.dtype, self.stacked, joined)
+        return Weights(self.storage, parameters, blocks, self.dtype, self.stacked, joined, self.small)
 
     @torch.no_grad()
     def inputs(self, obs: Tensor, action: Tensor, next_action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,9 +151,21 @@ class CriticUpdate:
 
 def critic_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the heads' weights (M, K, d) and biases (M, 1, K), K filled up; columns behind the atoms give 0."""
+    if weights.heads is not None:
+        return weights.heads
     weight = weights.every("head.weight", 2)
     weight = F.pad(weight, (0, 0, 0, filled(weight.shape[1]) - weight.shape[1]))
     return weight.to(dtype), fill(weights.every("head_bias", 1)).unsqueeze(1)
+
+
+def actor_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return both heads of an actor as one: weight (1, 2A filled up, d), bias (2A,)."""
+    biases = weights.every("mean_bias", 1), weights.every("raw_bias", 1)
+    if weights.heads is not None:
+        weight, bias = weights.heads
+        return weight, bias[0, 0, : 2 * biases[0].shape[1]]
+    weight = torch.cat((weights.every("mean.weight", 2), weights.every("raw.weight", 2)), dim=1)
+    return fill(weight.transpose(1, 2)).transpose(1, 2).to(dtype), torch.cat(biases, dim=1)[0]
 
 
 @dataclass
@@ -202,16 +221,12 @@ class ActorUpdate:
         self.cfg, self.storage, self.critics, self.path, self.stacked = cfg, storage, critics, path, stacked
         self.dtype = torch.bfloat16 if cfg.bf16 else torch.float32
         self.norm, self.affine = path.norm_form(), path.affine_form()
+        self.small = path.small_form(storage)
 
     def weights(self) -> Weights:
         """Return the actor's weights."""
-        return Weights(self.storage, [self.storage.parameters], self.cfg.actor_blocks, self.dtype, self.stacked)
-
-    def heads(self, weights: Weights) -> tuple[Tensor, Tensor]:
-        """Return both heads as one: weight (1, 2A filled up, d), bias (2A,)."""
-        weight = torch.cat((weights.every("mean.weight", 2), weights.every("raw.weight", 2)), dim=1)
-        bias = torch.cat((weights.every("mean_bias", 1), weights.every("raw_bias", 1)), dim=1)[0]
-        return fill(weight.transpose(1, 2)).transpose(1, 2).to(self.dtype), bias
+        own, blocks = [self.storage.parameters], self.cfg.actor_blocks
+        return Weights(self.storage, own, blocks, self.dtype, self.stacked, form=self.small)
 
     @torch.no_grad()
     def next_action(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,7 +243,7 @@ class ActorUpdate:
     def _act(self, weights: Weights, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return action (B, A) and log density (B,) of features (1, B, d), what the heads gave (B, 2A), and the heads'
         weight (1, 2A filled up, d)."""
-        head, bias = self.heads(weights)
+        head, bias = actor_head(weights, self.dtype)
         out = full_product(features, head.transpose(1, 2))[0, :, : bias.shape[0]] + bias
         mean, raw = out.chunk(2, dim=-1)
         return *sample_action(mean, log_std_of(raw), noise), out, head
@@ -349,11 +364,14 @@ def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
     storages = (learner.critic_storage, learner.actor_storage)
     embeds = [storage.named(storage.parameters)["trunk.embed.weight"] for storage in storages]
     inputs = [(rows, embed.shape[-1]) for embed in embeds]
+    networks = [(learner.critic_storage, parts, cfg.critic_blocks, critic_head) for parts in (2, 1)]
+    networks.append((learner.actor_storage, 1, cfg.actor_blocks, actor_head))
     critic_layers, actor_layers = (2, cfg.batch_size, cfg.critic_width), (1, rows, cfg.actor_width)
 
     return {
         "batch_norm": lambda: check_batch_norm(device, shapes, inputs, dtype),
         "loss_head": lambda: check_loss_head(device, cfg.batch_size, cfg.critic_width, learner.atoms, dtype),
         "affine": lambda: check_affine(device, critic_layers, actor_layers, dtype),
+        "small_weights": lambda: check_small_weights(networks, dtype),
         "row_step": lambda: check_row_steps(learner.critic_step, learner.actor_step),
     }

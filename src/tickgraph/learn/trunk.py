@@ -7,7 +7,7 @@ filled up to a multiple of eight columns, which matrix units want.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +60,23 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:2], weight.shape[1]))
 
 
+class SmallWeights(NamedTuple):
+    """What the passes read of small parameters, M members, where one kernel makes all of it (`stack_weights.py`)."""
+
+    folded: Tensor
+    """As `Weights.folded`."""
+    head: Tensor
+    """(M, K filled up, d) weights of all heads in the products' precision."""
+    head_bias: Tensor
+    """(M, 1, K filled up) float32."""
+    named: dict[str, Tensor]
+    """{name: (M, ...)} of the norms behind the input, and the first network's embedding and input norm. Empty for one
+    network, whose parameters are read where they lie."""
+
+
+SmallForm = Callable[[Sequence[Tensor], torch.dtype], SmallWeights]
+
+
 class Weights:
     """What the passes read of a network, M members, and of its target behind them.
 
@@ -70,6 +87,8 @@ class Weights:
         dtype: of the products.
         stacked: copies of the weights to read instead of making them here; its first members are read.
         joined: put whatever is small, so all but the blocks' weights, together by one copy.
+        form: what makes of the small parameters what is read, or None to do it here. It gives the heads too, and
+            `embed`, `input_gain` and `input_offset` of the first network alone, whose backward pass reads them.
     """
 
     def __init__(
@@ -80,12 +99,18 @@ class Weights:
         dtype: torch.dtype,
         stacked: Stacked | None = None,
         joined: bool = False,
+        form: SmallForm | None = None,
     ) -> None:
         named = [storage.named(flat) for flat in parameters]
-        small = small_parameters(storage, parameters) if joined and len(parameters) > 1 else {}
+        made = None if form is None else form(parameters, dtype)
+        if made is not None:
+            small = made.named
+        else:
+            small = small_parameters(storage, parameters) if joined and len(parameters) > 1 else {}
         norms = {name.rpartition(".")[0] for name in small if name.endswith("offset")}
         pairs = {path: (small[f"{path}.gain"], small[f"{path}.offset"]) for path in norms} or storage.pairs(parameters)
         self.dtype = dtype
+        self.heads = None if made is None else (made.head, made.head_bias)
 
         def every(name: str, dims: int) -> Tensor:
             """Return a parameter of all members, (M, ...)."""
@@ -97,17 +122,20 @@ class Weights:
         def weight(name: str) -> Tensor:
             if stacked is None:
                 return every(name, 2).to(dtype)
-            return stacked.weights[name][: self.embed.shape[0]]
+            return stacked.weights[name][: self.folded.shape[0]]
 
         self.embed = every("trunk.embed.weight", 2)
         self.input_gain, self.input_offset = pairs["trunk.input_norm"]
+        if made is not None:
+            self.folded = made.folded
+        else:
+            bias = (self.embed * self.input_offset.unsqueeze(1)).sum(-1, keepdim=True)
+            self.folded = fill(torch.cat((self.embed * self.input_gain.unsqueeze(1), bias), dim=-1)).to(dtype)
         self.gain = every("trunk.norm.gain", 1)
         self.blocks = [(f"trunk.blocks.{i}.up", f"trunk.blocks.{i}.down") for i in range(blocks)]
         layers = [path for block in self.blocks for path in block]
         self.weights = {path: weight(f"{path}.weight") for path in layers}
         self.norms = {path: pairs[f"{path}_norm"] for path in layers}
-        bias = (self.embed * self.input_offset.unsqueeze(1)).sum(-1, keepdim=True)
-        self.folded = fill(torch.cat((self.embed * self.input_gain.unsqueeze(1), bias), dim=-1)).to(dtype)
         self.every = every
 
 
