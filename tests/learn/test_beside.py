@@ -124,14 +124,15 @@ def test_whatever_else_is_beside_may_be_as_late_as_it_is_waited_for(updates, per
     """Rates, the critics' inputs, copies, and what is behind the steps: nothing reads them before, or writes what they
     still read."""
     late, whole = (Rig(updates, kernels=each, policy_period=period) for each in (ON_A_GPU, IN_LINE))
-    names = {"_rates": True, "_critic_inputs": True, "_copies": False, "_critic_figures": False}
+    names = {"_rates": True, "_critic_inputs": True, "_copies": False, "_critic_figures": False, "_snapshot": False}
     for name, returns in (names | {"_after_actor": False}).items():
         setattr(late.cycle, name, Postponed(getattr(late.cycle, name), returns, late.learner.arena))
     for cycle in range(1, 4):
         for rig in (late, whole):
             rig.cycle()
         runs = [getattr(late.cycle, name).runs for name in names]
-        assert runs == [cycle * updates + extra for extra in (0, 0, cycle - cycle * updates, 0)]
+        once = cycle - cycle * updates
+        assert runs == [cycle * updates + extra for extra in (0, 0, once, 0, once)]
         assert late.cycle._after_actor.runs == late.learner.actor_updates.item()
     assert differing(late, whole) == []
 
@@ -283,7 +284,7 @@ def test_no_other_branch_changes_a_bit(updates, period):
     """Each branch held up before its work, and the cycle before each of its own programs: as all of it in line."""
     whole = captured(updates, period, kernels=IN_LINE)
     play(whole, 6)
-    branches = ("_rates", "_critic_inputs", "_copies", "_critic_figures", "_after_actor")
+    branches = ("_rates", "_critic_inputs", "_copies", "_critic_figures", "_after_actor", "_snapshot")
     for name in (*branches, "_draw", "_critic_loss", "_critic_step", "_actor_loss", "_actor_step"):
         rig = captured(updates, period)
         holder, what = (getattr(rig.cycle, name), "program") if name in branches else (rig.cycle, name)

@@ -131,13 +131,14 @@ class UpdateCycle:
             self._actor_forward = Beside(Program("update/actor_forward", learner.actor_forward, networks), resolution)
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
         # What the chain of updates does not wait for.
-        self._rates, self._critic_inputs, self._after_actor, self._critic_figures = (
+        self._rates, self._critic_inputs, self._after_actor, self._critic_figures, self._snapshot = (
             Beside(Program(f"update/{name}", work, resolution), resolution, beside)
             for name, work in (
                 ("rates", self._look_up_rates),
                 ("critic_inputs", learner.critic_inputs),
                 ("after_actor", self._finish_actor),
                 ("critic_figures", self._add_critic),
+                ("snapshot", learner.snapshot_policy),
             )
         )
         shared = learner.switches.shared_actions
@@ -182,8 +183,8 @@ class UpdateCycle:
         else:
             for index in range(self.updates):
                 self._update_once(drawn, index, moves_actor=(phase + index) % period == 0)
-        with torch.no_grad():
-            learner.snapshot_policy()
+            self._snapshot.start()
+        self._snapshot.join()
         self._after_actor.join()
         self._critic_figures.join()
 
@@ -208,6 +209,8 @@ class UpdateCycle:
             first, rates = start - phase, self._rates.start()
             if start % period == 0:
                 self._update_actor(drawn.batch(first), drawn.noise[first], rates, forward)
+            if first + count == self.updates:  # the actor has taken its last step
+                self._snapshot.start()
             forward = self._begin_forward(drawn, first + count)
             self._update_critics(drawn, first, count, rates)
 
@@ -259,8 +262,9 @@ class UpdateCycle:
         programs = [self._draw, self._actor_loss, self._actor_step, self._critic_loss, self._critic_step]
         programs += [*self._next_actions.values(), *self._tail_programs]
         found = {program.name: program.report() for program in programs}
-        branches = [self._rates, self._after_actor, self._critic_figures, self._actor_forward, self._copies]
-        for branch in (*branches, self._critic_inputs if self.learner.switches.shared_actions else None):
+        branches = [self._rates, self._after_actor, self._critic_figures, self._snapshot]
+        inputs = self._critic_inputs if self.learner.switches.shared_actions else None
+        for branch in (*branches, self._actor_forward, self._copies, inputs):
             if branch is not None:
                 found[branch.program.name] = branch.report()
         for name in ("update/actor_loss", "update/critic_loss"):
