@@ -127,9 +127,9 @@ def norm_builds(kind: str) -> dict[str, int]:
         if how.chunks:
             found[f"moments {name}"] = build_aligned(batch_norm._moments, how.sums(), even, x=kind)
             found[f"grad sums {name}"] = build_aligned(batch_norm._grad_sums, how.sums(), even, x=kind, grad=kind)
-        for residual in (False, True):
-            flags, given = last | {"RESIDUAL": residual}, {"x": kind, "residual": kind, "y": kind}
-            found[f"norm {name} {residual}"] = build_aligned(batch_norm._norm, flags, even, **given)
+        for residual, first in ((False, None), (True, None), (True, 2), (True, 1)):
+            flags, given = last | {"RESIDUAL": residual, "FIRST": first}, {"x": kind, "residual": kind, "y": kind}
+            found[f"norm {name} {residual} {first}"] = build_aligned(batch_norm._norm, flags, even, **given)
         found[f"grad {name}"] = build_aligned(batch_norm._grad, how.last(), even, x=kind, grad=kind, out=kind)
     for rows in (4096, 512):
         how = batch_norm.plan(1, rows, 130, rows)

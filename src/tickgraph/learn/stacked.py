@@ -127,7 +127,7 @@ class CriticUpdate:
         x, first_mean, first_var = inputs
         online = self.storage.parameters
         weights = self.weights(online, self.target)
-        h, kept = trunk.forward(weights, x, self.norm)
+        h, kept = trunk.forward(weights, x, self.norm, 2)
         ends = (weights.gain, *critic_head(weights, self.dtype))
         to_h, features, to_logits, figures, to_gain, to_bias = critic_tail(
             h, *ends, batch.reward, batch.discount, alpha * log_prob, self.atoms, self.head
@@ -256,8 +256,8 @@ class ActorUpdate:
 
     def _forward(self, weights: Weights, obs: Tensor, noise: Tensor) -> ActorPass:
         x, first_mean, first_var = self.norm.whiten(obs, self.dtype)
-        h, kept = trunk.forward(weights, x, self.norm)
-        features, unit, scale = trunk.unit_features(h[:, : noise.shape[0]], weights.gain)
+        h, kept = trunk.forward(weights, x, self.norm, 1)
+        features, unit, scale = trunk.unit_features(h, weights.gain)
         action, log_prob, out, head = self._act(weights, features, noise)
         statistics = kept.statistics((first_mean, first_var), 1, x.shape[0], self.flat)
         return ActorPass(action, log_prob, out, features, unit, scale, head, statistics, x, kept)

@@ -176,21 +176,22 @@ class Kept:
         return cls([(path, *tensors[i * each : (i + 1) * each]) for i, path in enumerate(paths)])
 
 
-def forward(weights: Weights, x: Tensor, norm: NormForm) -> tuple[Tensor, Kept]:
-    """Return the features before the last norm (M, R, d), on the statistics of the batch, and what backward needs.
+def forward(weights: Weights, x: Tensor, norm: NormForm, first: int) -> tuple[Tensor, Kept]:
+    """Return the features before the last norm (M, R/2, d), on the statistics of the batch, and what backward needs.
 
     Args:
         weights: of M members.
         x: (R, I) of `fill_input`, the same for all members.
         norm: what computes the batch norms.
+        first: members of whose result the first half of the rows is read; of the others it is the second.
     """
     h = product(x.expand(weights.folded.shape[0], *x.shape), weights.folded)
-    kept = Kept()
+    kept, last = Kept(), weights.blocks[-1][-1]
     for up, down in weights.blocks:
         u = h
         for path, residual in ((up, None), (down, h)):
             made = product(u, weights.weights[path])
-            y, mean, scale = norm.forward(made, *weights.norms[path], residual)
+            y, mean, scale = norm.forward(made, *weights.norms[path], residual, first if path == last else None)
             kept.layers.append((path, u, made, mean, scale))
             u = y
         h = u

@@ -103,10 +103,12 @@ def _exact(tile, inside, rows):
 @triton.jit
 def _norm(
     x, residual, partial, gain, offset, y, mean_out, scale_out, rows, cols, eps,
-    RESIDUAL: tl.constexpr, CHUNK_ROWS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    RESIDUAL: tl.constexpr, FIRST: tl.constexpr, CHUNK_ROWS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
+    COLS: tl.constexpr,
 ):  # fmt: skip
     """Write y, mean and scale, on the chunks' statistics, or with CHUNKS 0 on those of the tile, which has all rows.
 
+    Given FIRST, y has the rows of `batch_norm.halves`, and programs of chunks' statistics go through these alone.
     All loads come before what needs one, so that they are under way together. The chunks' come first: of two layouts
     Triton computes in that of the later load, and the tile shall not be the one that is laid out anew.
     """
@@ -114,14 +116,23 @@ def _norm(
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
     known = col < cols
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = (row < rows)[:, None] & known[None, :]
+    end = rows
+    if FIRST is not None:
+        begin = tl.where(member < FIRST, 0, rows // 2)
+        y -= (member * (rows - rows // 2) + begin) * cols
+        if CHUNKS > 0:
+            row, end = row + begin, begin + rows // 2
+    inside = (row < end)[:, None] & known[None, :]
+    wanted = inside
+    if FIRST is not None and CHUNKS == 0:
+        wanted = ((row >= begin) & (row < begin + rows // 2))[:, None] & known[None, :]
     place = (member * rows + row[:, None]) * cols + col[None, :]
     spot = member * cols + col
     if CHUNKS > 0:
         means, spreads = _parts(partial, member, col, cols, CHUNKS)
     tile = tl.load(x + place, inside, 0.0)
     if RESIDUAL:
-        extra = tl.load(residual + place, inside, 0.0)
+        extra = tl.load(residual + place, wanted, 0.0)
     factor, shift = tl.load(gain + spot, known, 0.0), tl.load(offset + spot, known, 0.0)
     if CHUNKS > 0:
         mean, variance = _combined(means, spreads, rows, CHUNK_ROWS, CHUNKS)
@@ -136,7 +147,7 @@ def _norm(
     value = tl.where(value < 0.0, 0.0, value)  # a NaN stays one
     if RESIDUAL:
         value += extra.to(tl.float32)
-    tl.store(y + place, value.to(y.dtype.element_ty), inside)
+    tl.store(y + place, value.to(y.dtype.element_ty), wanted)
 
 
 @triton.jit
@@ -271,19 +282,23 @@ def _partial(x: Tensor, members: int, cols: int, how: Plan) -> Tensor:
 
 
 @torch.library.custom_op("tickgraph::norm_relu", mutates_args=())
-def norm_relu(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def norm_relu(
+    x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None, first: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `batch_norm.norm_relu`."""
     x, gain, offset = x.contiguous(), gain.contiguous(), offset.contiguous()
     residual = None if residual is None else residual.contiguous()
     members, rows, cols = x.shape
     how = plan(members, rows, cols, rows)
     partial, across = _partial(x, members, cols, how), triton.cdiv(cols, how.cols)
-    y, mean, scale = torch.empty_like(x), torch.empty_like(gain), torch.empty_like(gain)
+    kept = rows if first is None else rows // 2
+    y, mean, scale = x.new_empty((members, kept, cols)), torch.empty_like(gain), torch.empty_like(gain)
     if how.chunks:
         _moments[(across, how.chunks, members)](x, partial, rows, cols, **how.sums(), num_warps=how.warps)
-    _norm[(across, triton.cdiv(rows, how.rows), members)](
+    _norm[(across, triton.cdiv(kept, how.rows) if how.chunks else 1, members)](
         *(x, x if residual is None else residual, partial, gain, offset, y, mean, scale, rows, cols, EPS),
         RESIDUAL=residual is not None,
+        FIRST=first,
         CHUNK_ROWS=how.steps * ROWS,
         **how.last(),
         num_warps=how.warps,
@@ -292,8 +307,11 @@ def norm_relu(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None =
 
 
 @norm_relu.register_fake
-def _(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), gain.new_empty(gain.shape), gain.new_empty(gain.shape)
+def _(
+    x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None, first: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    members, rows, cols = x.shape
+    return x.new_empty((members, rows if first is None else rows // 2, cols)), gain.new_empty(gain.shape), gain.new_empty(gain.shape)
 
 
 @torch.library.custom_op("tickgraph::norm_relu_backward", mutates_args=())
