@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from unittest.mock import patch
 
+import pytest
 import torch
 from cycle_rig import Rig
 from torch import Tensor
@@ -89,6 +90,21 @@ def whiten_case(device: str, dtype: torch.dtype, rows: int, cols: int, far: floa
     return max(off(*pair) for pair in zip(made, wanted, strict=True))
 
 
+def whiten_joined(device: str, dtype: torch.dtype, rows: int, cols: int, behind: int) -> float:
+    """Columns that each half of the rows has apart must give what they give put together, in both forms."""
+    from tickgraph.learn.kernels import batch_norm as kernel
+
+    torch.manual_seed(0)
+    x, *ends = (torch.randn(*shape).to(device) for shape in ((rows, cols), *[(rows // 2, behind)] * 2))
+    whole, found = torch.cat((x, torch.cat(ends)), dim=1), []
+    for form in (kernel.whiten, whiten):
+        found += zip(form(x, dtype, *ends), form(whole, dtype), strict=True)
+    for wrong in ((ends[0], None), (ends[0], ends[1][1:]), (ends[0], ends[1].double())):
+        with pytest.raises(ValueError, match="input|columns"):
+            kernel.whiten(x, dtype, *wrong)
+    return max(off(*pair) for pair in found)
+
+
 def norm_fakes(device: str) -> float:
     """What a compiler takes the results to be like: raises where it is not so, of all rows at once and in chunks."""
     from tickgraph.learn.kernels import batch_norm as kernel
@@ -97,7 +113,8 @@ def norm_fakes(device: str) -> float:
         x, row = torch.ones(2, rows, 3, device=device, dtype=BF16), torch.ones(2, 3, device=device)
         calls = [(kernel.norm_relu, (x, row, row, x, first)) for first in (None, 0, 1, 2)]
         calls.append((kernel.norm_relu_backward, (x[:, :5], x, row, row, row, row)))
-        calls.append((kernel.whiten, (x[0].float(), BF16)))
+        full = x.float()
+        calls += [(kernel.whiten, (full[0], BF16, *ends)) for ends in ((), full[:, : rows // 2])]
         for call, args in calls:
             torch.library.opcheck(call, args, test_utils=("test_schema", "test_faketensor"))
     return 0.0
@@ -462,6 +479,10 @@ CASES = {
     "whiten, chunks far from 0": (lambda device: whiten_case(device, F32, 601, 37, 300.0), 1e-5),
     "whiten, more rows than a tile": (lambda device: few_chunks(whiten_case, device, F32, 1100, 5, 1.0), 2e-6),
     "whiten, chunks in bfloat16": (lambda device: whiten_case(device, BF16, 600, 31, 3.0), 8e-3),
+    "whiten, joined": (lambda device: whiten_joined(device, F32, 130, 21, 10), 0.0),
+    "whiten, joined in chunks": (lambda device: whiten_joined(device, F32, 602, 35, 3), 0.0),
+    "whiten, joined in bfloat16": (lambda device: whiten_joined(device, BF16, 512, 9, 29), 0.0),
+    "whiten, joined at even places": (lambda device: whiten_joined(device, F32, 768, 16, 32), 4e-6),
     "tail": (lambda device: tail_case(device, F32, 37, 40, 101), 3e-5),
     "tail, whole tiles": (lambda device: tail_case(device, F32, 32, 256, 101), 3e-5),
     "tail, few atoms": (lambda device: tail_case(device, F32, 19, 16, 51), 3e-5),

@@ -45,7 +45,7 @@ def norm_relu(
 
 
 def halves(x: Tensor, first: int) -> Tensor:
-    """Return (M, R/2, C) of x (M, R, C): the first half of the rows of the `first` members, the second of the others'."""
+    """Return (M, R/2, C) of x (M, R, C): of the `first` members the first half of the rows, of others the second."""
     size = x.shape[1] // 2
     if first >= x.shape[0]:
         return x[:, :size].contiguous()

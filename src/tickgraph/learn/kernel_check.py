@@ -24,10 +24,14 @@ def hold(mine: Tensor, wanted: Tensor, limit: float) -> None:
 
 
 def check_batch_norm(
-    device: torch.device, shapes: Sequence[tuple[int, int, int]], inputs: Sequence[tuple[int, int]], dtype: torch.dtype
+    device: torch.device,
+    shapes: Sequence[tuple[int, int, int]],
+    inputs: Sequence[tuple[int, int, int]],
+    dtype: torch.dtype,
 ) -> None:
     """Run batch norm with ReLU, forward, of all rows and of the half that is read, and backward, on (members, rows,
-    width) for each of the shapes, and the whitening on (rows, width) for each of the inputs."""
+    width) for each of the shapes, and the whitening on (rows, width, width of the columns that each half of the rows
+    has apart) for each of the inputs."""
     from tickgraph.learn.kernels import batch_norm as kernel
 
     limit = 1e-4 if dtype == torch.float32 else 1e-2  # over a few rows both forms round by 2e-5
@@ -42,9 +46,10 @@ def check_batch_norm(
         # About one ReLU in ten million lies so near to 0 that it rounds to the other side, and its gradient with it.
         for pair in zip(kernel.norm_relu_backward(*given), batch_norm.norm_relu_backward(*given), strict=True):
             hold(*pair, max(limit, 1e-3))
-    for k, shape in enumerate(inputs):
-        x = 1.0 + ramp(shape, device, k)
-        for pair in zip(kernel.whiten(x, dtype), whiten(x, dtype), strict=True):
+    for k, (rows, width, behind) in enumerate(inputs):
+        x = 1.0 + ramp((rows, width), device, k)
+        ends = [ramp((rows // 2, behind), device, seed) for seed in (5, 6)] if behind else []
+        for pair in zip(kernel.whiten(x, dtype, *ends), whiten(x, dtype, *ends), strict=True):
             hold(*pair, limit)
 
 

@@ -103,7 +103,7 @@ class CriticUpdate:
             obs: (2B, Dc) of a batch.
             action, next_action: a and a' (B, A).
         """
-        return self.norm.whiten(torch.cat((obs, torch.cat((action, next_action))), dim=-1), self.dtype)
+        return self.norm.whiten(obs, self.dtype, action, next_action)
 
     @torch.no_grad()
     def gradient(
@@ -346,7 +346,8 @@ def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
     shapes += [(1, rows, width) for width in (cfg.actor_width, 4 * cfg.actor_width)]
     storages = (learner.critic_storage, learner.actor_storage)
     embeds = [storage.named(storage.parameters)["trunk.embed.weight"] for storage in storages]
-    inputs = [(rows, embed.shape[-1]) for embed in embeds]
+    actions = (learner.action_dim, 0)  # which the critics read from tensors of their own
+    inputs = [(rows, embed.shape[-1] - behind, behind) for embed, behind in zip(embeds, actions, strict=True)]
     critic_layers, actor_layers = (2, cfg.batch_size, cfg.critic_width), (1, rows, cfg.actor_width)
 
     return {

@@ -30,7 +30,7 @@ class NormForm:
 
     forward: Callable[..., Normed]
     backward: Callable[..., Normed]
-    whiten: Callable[[Tensor, torch.dtype], Normed]
+    whiten: Callable[..., Normed]
 
 
 def filled(width: int) -> int:
@@ -135,9 +135,17 @@ def fill_input(xhat: Tensor, dtype: torch.dtype) -> Tensor:
     return fill(torch.cat((xhat, torch.ones_like(xhat[..., :1])), dim=-1)).to(dtype)
 
 
-def whiten(x: Tensor, dtype: torch.dtype) -> Normed:
+def whiten(x: Tensor, dtype: torch.dtype, upper: Tensor | None = None, lower: Tensor | None = None) -> Normed:
     """Return an input (R, I) on the statistics of the batch, filled as by `fill_input`, and mean (I,) and unbiased
-    variance (I,), which are to commit."""
+    variance (I,), which are to commit.
+
+    Args:
+        x: the input, or its first columns.
+        dtype: of the result.
+        upper, lower: its other columns, (R/2, A) each, of the first half of the rows and of the second.
+    """
+    if upper is not None and lower is not None:
+        x = torch.cat((x, torch.cat((upper, lower))), dim=-1)
     mean, var, stats = batch_statistics(x)
     return fill_input((x - mean) * torch.rsqrt(var + EPS), dtype), *stats
 
