@@ -142,7 +142,7 @@ def whiten(x: Tensor, dtype: torch.dtype, upper: Tensor | None = None, lower: Te
     Args:
         x: the input, or its first columns.
         dtype: of the result.
-        upper, lower: its other columns, (R/2, A) each, of the first half of the rows and of the second.
+        upper, lower: both or neither: its other columns, (R/2, A) each, of the first half of the rows and the second.
     """
     if upper is not None and lower is not None:
         x = torch.cat((x, torch.cat((upper, lower))), dim=-1)
