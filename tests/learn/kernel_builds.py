@@ -48,6 +48,7 @@ NUMBERS = dict.fromkeys(("eps", "momentum", "tau", "max_norm"), "fp32") | dict.f
         "cols",
         "grad_rows",
         "width",
+        "own",
         "size",
         "stats_size",
         "parts",
@@ -115,28 +116,35 @@ def build_rows(network: Module, kind: str, copies: bool, target: bool, decay: bo
 
 def build_aligned(kernel, constants: dict, numbers: Sequence[str], **pointers: str) -> int:
     """Build for addresses and `numbers` that are multiples of 16, where several values are loaded at a time."""
-    return len(machine_code(kernel, constants, batch_norm.WARPS, numbers, **pointers))
+    code = machine_code(kernel, constants, batch_norm.WARPS, numbers, **pointers)
+    assert not stack_bytes(code), "registers that do not fit are kept in memory"
+    return len(code)
 
 
 def norm_builds(kind: str) -> dict[str, int]:
-    """Build batch norm for `LAYERS`, and the whitening of an input of 130 columns."""
+    """Build batch norm for `LAYERS`, and the whitening of an input of 130 columns, of one and of joined tensors."""
     found, even = {}, ("rows", "cols", "grad_rows")
     for members, rows, cols in LAYERS:
         how, name = batch_norm.plan(members, rows, cols, rows), f"{kind} {rows} {cols}"
         last = how.last() | {"CHUNK_ROWS": how.steps * batch_norm.ROWS}
         if how.chunks:
-            found[f"moments {name}"] = build_aligned(batch_norm._moments, how.sums(), even, x=kind)
+            sums = how.sums() | {"JOINED": False}
+            found[f"moments {name}"] = build_aligned(batch_norm._moments, sums, even, x=kind)
             found[f"grad sums {name}"] = build_aligned(batch_norm._grad_sums, how.sums(), even, x=kind, grad=kind)
-        for residual in (False, True):
-            flags, given = last | {"RESIDUAL": residual}, {"x": kind, "residual": kind, "y": kind}
-            found[f"norm {name} {residual}"] = build_aligned(batch_norm._norm, flags, even, **given)
+        for residual, first in ((False, None), (True, None), (True, 2), (True, 1)):
+            flags, given = last | {"RESIDUAL": residual, "FIRST": first}, {"x": kind, "residual": kind, "y": kind}
+            found[f"norm {name} {residual} {first}"] = build_aligned(batch_norm._norm, flags, even, **given)
         found[f"grad {name}"] = build_aligned(batch_norm._grad, how.last(), even, x=kind, grad=kind, out=kind)
     for rows in (4096, 512):
         how = batch_norm.plan(1, rows, 130, rows)
         last = how.last() | {"CHUNK_ROWS": how.steps * batch_norm.ROWS}
-        if how.chunks:
-            found[f"moments of {rows}"] = build_aligned(batch_norm._moments, how.sums(), ("rows",))
-        found[f"whiten {kind} {rows}"] = build_aligned(batch_norm._whiten, last, ("rows",), out=kind)
+        for joined in (False, True):
+            flags = {"JOINED": joined}
+            if how.chunks:
+                found[f"moments of {rows} {joined}"] = build_aligned(batch_norm._moments, how.sums() | flags, ("rows",))
+            found[f"whiten {kind} {rows} {joined}"] = build_aligned(
+                batch_norm._whiten, last | flags, ("rows",), out=kind
+            )
     return found
 
 

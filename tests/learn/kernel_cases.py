@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from unittest.mock import patch
 
+import pytest
 import torch
 from cycle_rig import Rig
 from torch import Tensor
@@ -65,6 +66,25 @@ def norm_case(device: str, dtype: torch.dtype, rows: int, cols: int, far: float)
     return max(off(*pair) for pair in found)
 
 
+def norm_halves(device: str, dtype: torch.dtype, members: int, rows: int, cols: int) -> float:
+    """Half of the rows of each member must be the bits that all rows have there, in both forms; statistics too."""
+    from tickgraph.learn.kernels import batch_norm as kernel
+
+    torch.manual_seed(0)
+    x, residual = (torch.randn(members, rows, cols).to(device, dtype) for _ in range(2))
+    gain, offset, size = *torch.randn(2, members, cols).to(device), rows // 2
+    alike = []
+    for norm in (kernel.norm_relu, batch_norm.norm_relu):
+        for extra in (None, residual):
+            whole, *statistics = norm(x, gain, offset, extra)
+            for first in range(members + 1):
+                wanted = torch.stack([each[:size] if k < first else each[size:] for k, each in enumerate(whole)])
+                made = norm(x, gain, offset, extra, first)
+                assert made[0].is_contiguous()
+                alike += [torch.equal(*pair) for pair in zip(made, (wanted, *statistics), strict=True)]
+    return float(alike.count(False))
+
+
 def whiten_case(device: str, dtype: torch.dtype, rows: int, cols: int, far: float) -> float:
     """The input on its statistics against float64, a column of one value among it, and the columns behind it."""
     from tickgraph.learn.kernels import batch_norm as kernel
@@ -78,14 +98,32 @@ def whiten_case(device: str, dtype: torch.dtype, rows: int, cols: int, far: floa
     return max(off(*pair) for pair in zip(made, wanted, strict=True))
 
 
+def whiten_joined(device: str, dtype: torch.dtype, rows: int, cols: int, behind: int) -> float:
+    """Columns that each half of the rows has apart must give what they give put together, in both forms."""
+    from tickgraph.learn.kernels import batch_norm as kernel
+
+    torch.manual_seed(0)
+    x, *ends = (torch.randn(*shape).to(device) for shape in ((rows, cols), *[(rows // 2, behind)] * 2))
+    whole, found = torch.cat((x, torch.cat(ends)), dim=1), []
+    for form in (kernel.whiten, whiten):
+        found += zip(form(x, dtype, *ends), form(whole, dtype), strict=True)
+    for wrong in ((ends[0], None), (ends[0], ends[1][1:]), (ends[0], ends[1].double())):
+        with pytest.raises(ValueError, match="input|columns"):
+            kernel.whiten(x, dtype, *wrong)
+    return max(off(*pair) for pair in found)
+
+
 def norm_fakes(device: str) -> float:
     """What a compiler takes the results to be like: raises where it is not so, of all rows at once and in chunks."""
     from tickgraph.learn.kernels import batch_norm as kernel
 
     for rows in (6, 514):
         x, row = torch.ones(2, rows, 3, device=device, dtype=BF16), torch.ones(2, 3, device=device)
-        calls = ((kernel.norm_relu, (x, row, row, x)), (kernel.norm_relu_backward, (x[:, :5], x, row, row, row, row)))
-        for call, args in (*calls, (kernel.whiten, (x[0].float(), BF16))):
+        calls = [(kernel.norm_relu, (x, row, row, x, first)) for first in (None, 0, 1, 2)]
+        calls.append((kernel.norm_relu_backward, (x[:, :5], x, row, row, row, row)))
+        full = x.float()
+        calls += [(kernel.whiten, (full[0], BF16, *ends)) for ends in ((), full[:, : rows // 2])]
+        for call, args in calls:
             torch.library.opcheck(call, args, test_utils=("test_schema", "test_faketensor"))
     return 0.0
 
@@ -154,10 +192,10 @@ def tail_moves_nothing(device: str) -> float:
     still, one = torch.zeros_like(cost), torch.ones_like(cost)
     made = summed_tail(h, gains, heads, biases, still, one, still, atoms, kernel.categorical_head)
     probs = torch.softmax((unit_features(h, gains)[0] @ heads.transpose(1, 2) + biases)[..., :21], dim=-1)
-    values = (probs * atoms).sum(-1)[2:, 20:]
+    values = (probs * atoms).sum(-1)[2:]
     assert (values[0] < values[1]).any() and (values[0] > values[1]).any()
-    label = torch.where((values[0] <= values[1])[:, None], probs[2, 20:], probs[3, 20:])
-    return off(probs[:2, :20] - 40.0 * made[2][..., :21], label.expand(2, -1, -1))
+    label = torch.where((values[0] <= values[1])[:, None], probs[2], probs[3])
+    return off(probs[:2] - 40.0 * made[2][..., :21], label.expand(2, -1, -1))
 
 
 def tail_keeps_a_nan(device: str) -> float:
@@ -168,7 +206,7 @@ def tail_keeps_a_nan(device: str) -> float:
     given = tail_inputs(torch.device(device), rows, 24, atoms, F32)
     h, _, _, biases, reward, discount, cost, _ = given
     reward[1] = discount[3] = cost[5] = torch.nan
-    h[0, 7, 2] = h[1, 9, 3] = h[2, rows + 11, 4] = h[3, rows + 13, 5] = h[2:, rows + 17, 0] = torch.nan
+    h[0, 7, 2] = h[1, 9, 3] = h[2, 11, 4] = h[3, 13, 5] = h[2:, 17, 0] = torch.nan
     # One target alone: the torch form takes the second where it cannot compare.
     spoiled = torch.tensor([row in (1, 3, 5, 7, 9, 13, 17) for row in range(rows)], device=device)
     made, wanted = (summed_tail(*given, head) for head in (kernel.categorical_head, loss_head.filled_head))
@@ -534,6 +572,10 @@ CASES = {
     "norm, chunks far from 0": (lambda device: norm_case(device, F32, 515, 9, 300.0), 2e-5),
     "norm, more rows than a tile": (lambda device: few_chunks(norm_case, device, F32, 1100, 5, 1.0), 2e-6),
     "norm, chunks in bfloat16": (lambda device: norm_case(device, BF16, 530, 9, 3.0), 8e-3),
+    "norm, halves": (lambda device: norm_halves(device, F32, 3, 130, 21), 0.0),
+    "norm, halves in bfloat16": (lambda device: norm_halves(device, BF16, 4, 512, 9), 0.0),
+    "norm, halves in chunks": (lambda device: norm_halves(device, F32, 3, 602, 9), 0.0),
+    "norm, halves of whole tiles": (lambda device: norm_halves(device, BF16, 1, 1024, 8), 0.0),
     "norm, not a number": (lambda device: norm_keeps_a_nan(device, 200), 0.0),
     "norm, not a number in chunks": (lambda device: norm_keeps_a_nan(device, 600), 0.0),
     "norm, as a compiler sees it": (norm_fakes, 0.0),
@@ -544,6 +586,10 @@ CASES = {
     "whiten, chunks far from 0": (lambda device: whiten_case(device, F32, 601, 37, 300.0), 1e-5),
     "whiten, more rows than a tile": (lambda device: few_chunks(whiten_case, device, F32, 1100, 5, 1.0), 2e-6),
     "whiten, chunks in bfloat16": (lambda device: whiten_case(device, BF16, 600, 31, 3.0), 8e-3),
+    "whiten, joined": (lambda device: whiten_joined(device, F32, 130, 21, 10), 0.0),
+    "whiten, joined in chunks": (lambda device: whiten_joined(device, F32, 602, 35, 3), 0.0),
+    "whiten, joined in bfloat16": (lambda device: whiten_joined(device, BF16, 512, 9, 29), 0.0),
+    "whiten, joined at even places": (lambda device: whiten_joined(device, F32, 768, 16, 32), 4e-6),
     "tail": (lambda device: tail_case(device, F32, 37, 40, 101), 3e-5),
     "tail, whole tiles": (lambda device: tail_case(device, F32, 32, 256, 101), 3e-5),
     "tail, few atoms": (lambda device: tail_case(device, F32, 19, 16, 51), 3e-5),

@@ -18,17 +18,20 @@ def wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def norm_relu(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def norm_relu(
+    x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None, first: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return relu(gain (x - mean) scale + offset) + residual, and mean and scale.
 
     Args:
         x: (M, R, C), float32 or bfloat16.
         gain, offset: (M, C) float32.
         residual: (M, R, C) like x, added behind the ReLU.
+        first: members whose result is that of `halves`, R being even; None: all rows.
 
     Returns:
-        The result (M, R, C) like x; mean over the rows (M, C) and scale = 1 / sqrt(biased variance + 1e-5) (M, C), in
-        float32.
+        The result (M, R, C) or (M, R/2, C) like x; mean over all rows (M, C) and scale = 1 / sqrt(biased variance +
+        1e-5) (M, C), in float32.
     """
     full = wide(x)
     mean = full.mean(1)
@@ -37,7 +40,16 @@ def norm_relu(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None =
     y = torch.relu(centred * (scale * gain).unsqueeze(1) + offset.unsqueeze(1))
     if residual is not None:
         y = y + wide(residual)
-    return y.to(x.dtype), mean, scale
+    y = y.to(x.dtype)
+    return y if first is None else halves(y, first), mean, scale
+
+
+def halves(x: Tensor, first: int) -> Tensor:
+    """Return (M, R/2, C) of x (M, R, C): of the `first` members the first half of the rows, of others the second."""
+    size = x.shape[1] // 2
+    if first >= x.shape[0]:
+        return x[:, :size].contiguous()
+    return torch.cat((x[:first, :size], x[first:, size:]))
 
 
 def norm_relu_backward(

@@ -24,32 +24,37 @@ def hold(mine: Tensor, wanted: Tensor, limit: float) -> None:
 
 
 def check_batch_norm(
-    device: torch.device, shapes: Sequence[tuple[int, int, int]], inputs: Sequence[tuple[int, int]], dtype: torch.dtype
+    device: torch.device,
+    shapes: Sequence[tuple[int, int, int]],
+    inputs: Sequence[tuple[int, int, int]],
+    dtype: torch.dtype,
 ) -> None:
-    """Run batch norm with ReLU, forward and backward, on (members, rows, width) for each of the shapes, and the
-    whitening on (rows, width) for each of the inputs."""
+    """Run batch norm with ReLU, forward, of all rows and of the half that is read, and backward, on (members, rows,
+    width) for each of the shapes, and the whitening on (rows, width, width of the columns that each half of the rows
+    has apart) for each of the inputs."""
     from tickgraph.learn.kernels import batch_norm as kernel
 
     limit = 1e-4 if dtype == torch.float32 else 1e-2  # over a few rows both forms round by 2e-5
     for members, rows, width in shapes:
         x, residual = (ramp((members, rows, width), device, k).to(dtype) for k in (1, 2))
         gain, offset = 1.0 + ramp((members, width), device, 3), ramp((members, width), device, 4)
-        for extra in (None, residual):
-            made, wanted = (form.norm_relu(x, gain, offset, extra) for form in (kernel, batch_norm))
+        for extra, first in ((None, None), (residual, None), (residual, (members + 1) // 2)):
+            made, wanted = (form.norm_relu(x, gain, offset, extra, first) for form in (kernel, batch_norm))
             for pair in zip(made, wanted, strict=True):
                 hold(*pair, limit)
         given = (residual[:, : rows // 2].contiguous(), x, *wanted[1:], gain, offset)
         # About one ReLU in ten million lies so near to 0 that it rounds to the other side, and its gradient with it.
         for pair in zip(kernel.norm_relu_backward(*given), batch_norm.norm_relu_backward(*given), strict=True):
             hold(*pair, max(limit, 1e-3))
-    for k, shape in enumerate(inputs):
-        x = 1.0 + ramp(shape, device, k)
-        for pair in zip(kernel.whiten(x, dtype), whiten(x, dtype), strict=True):
+    for k, (rows, width, behind) in enumerate(inputs):
+        x = 1.0 + ramp((rows, width), device, k)
+        ends = [ramp((rows // 2, behind), device, seed) for seed in (5, 6)] if behind else []
+        for pair in zip(kernel.whiten(x, dtype, *ends), whiten(x, dtype, *ends), strict=True):
             hold(*pair, limit)
 
 
 def check_loss_head(device: torch.device, rows: int, width: int, atoms: Tensor, dtype: torch.dtype) -> None:
-    """Run the critics' tail on the trunk's result (4, 2 rows, width)."""
+    """Run the critics' tail on the trunk's result (4, rows, width)."""
     from tickgraph.learn.kernels import loss_head as kernel
 
     given = tail_inputs(device, rows, width, atoms, dtype)
@@ -74,10 +79,10 @@ def tail_inputs(
     to either side of a direction that the first atoms' weights lie against and the last atoms' along.
     """
     count, side = atoms.shape[0], ramp((width,), device, 1)
-    h, heads = ramp((4, 2 * rows, width), device, 2), torch.zeros((4, filled(count), width), device=device)
+    h, heads = ramp((4, rows, width), device, 2), torch.zeros((4, filled(count), width), device=device)
     heads[:, :count] = ramp((4, count, width), device, 3) / width**0.5
     heads[2:, :count] += (3.0 / width) * side * (atoms / atoms[-1]).unsqueeze(-1)
-    turn = 1.0 - 2.0 * (torch.arange(2 * rows, device=device) % 2).unsqueeze(-1)
+    turn = 1.0 - 2.0 * (torch.arange(rows, device=device) % 2).unsqueeze(-1)
     h[2] += 2.0 * turn * side
     h[3] -= 2.0 * turn * side
     gains, biases = 1.0 + 0.3 * ramp((4, width), device, 4), torch.zeros((4, 1, filled(count)), device=device)

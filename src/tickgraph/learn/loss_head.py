@@ -27,8 +27,7 @@ def critic_tail(
     """Return the gradient of the trunk's result, what the gradient of the heads' weights is a product of, and figures.
 
     Args:
-        h: (4, 2B, d) of two online members, whose first B rows are of (s, a), and two targets, whose others are of
-            (s', a'); bfloat16 or float32.
+        h: (4, B, d) of two online members, rows of (s, a), and two targets, of (s', a'); bfloat16 or float32.
         gains: (4, d) of the last norm, float32.
         heads: (4, K filled up, d), in the precision of h.
         biases: (4, 1, K filled up), float32.
@@ -41,8 +40,7 @@ def critic_tail(
         `categorical_head`, and what the gradients of gains and biases are the sums over rows of, (2, B, d) and
         (2, P, K filled up).
     """
-    size = h.shape[1] // 2
-    features, unit, scale = unit_features(torch.cat((h[:2, :size], h[2:, size:])), gains)
+    features, unit, scale = unit_features(h, gains)
     logits = full_product(features, heads.transpose(1, 2))
     to_logits, figures, to_bias = head(logits, biases, reward, discount, cost, atoms, h.dtype)
     to_h, to_gain = unit_backward(torch.bmm(to_logits, heads[:2]), unit[:2], scale[:2], gains[:2])

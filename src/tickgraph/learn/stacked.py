@@ -110,7 +110,7 @@ class CriticUpdate:
             obs: (2B, Dc) of a batch.
             action, next_action: a and a' (B, A).
         """
-        return self.norm.whiten(torch.cat((obs, torch.cat((action, next_action))), dim=-1), self.dtype)
+        return self.norm.whiten(obs, self.dtype, action, next_action)
 
     @torch.no_grad()
     def gradient(
@@ -134,7 +134,7 @@ class CriticUpdate:
         x, first_mean, first_var = inputs
         online = self.storage.parameters
         weights = self.weights(online, self.target)
-        h, kept = trunk.forward(weights, x, self.norm)
+        h, kept = trunk.forward(weights, x, self.norm, 2)
         ends = (weights.gain, *critic_head(weights, self.dtype))
         to_h, features, to_logits, figures, to_gain, to_bias = critic_tail(
             h, *ends, batch.reward, batch.discount, alpha * log_prob, self.atoms, self.head
@@ -272,8 +272,8 @@ class ActorUpdate:
 
     def _forward(self, weights: Weights, obs: Tensor, noise: Tensor) -> ActorPass:
         x, *moments = self.norm.whiten(obs, self.dtype)
-        h, kept = trunk.forward(weights, x, self.norm)
-        features, unit, scale = trunk.unit_features(h[:, : noise.shape[0]], weights.gain)
+        h, kept = trunk.forward(weights, x, self.norm, 1)
+        features, unit, scale = trunk.unit_features(h, weights.gain)
         action, log_prob, out, head = self._act(weights, features, noise)
         return ActorPass(action, log_prob, out, features, unit, scale, head, *moments, x, kept)
 
@@ -363,7 +363,8 @@ def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
     shapes += [(1, rows, width) for width in (cfg.actor_width, 4 * cfg.actor_width)]
     storages = (learner.critic_storage, learner.actor_storage)
     embeds = [storage.named(storage.parameters)["trunk.embed.weight"] for storage in storages]
-    inputs = [(rows, embed.shape[-1]) for embed in embeds]
+    actions = (learner.action_dim, 0)  # which the critics read from tensors of their own
+    inputs = [(rows, embed.shape[-1] - behind, behind) for embed, behind in zip(embeds, actions, strict=True)]
     networks = [(learner.critic_storage, parts, cfg.critic_blocks, critic_head) for parts in (2, 1)]
     networks.append((learner.actor_storage, 1, cfg.actor_blocks, actor_head))
     critic_layers, actor_layers = (2, cfg.batch_size, cfg.critic_width), (1, rows, cfg.actor_width)

@@ -30,7 +30,7 @@ class NormForm:
 
     forward: Callable[..., Normed]
     backward: Callable[..., Normed]
-    whiten: Callable[[Tensor, torch.dtype], Normed]
+    whiten: Callable[..., Normed]
 
 
 def filled(width: int) -> int:
@@ -163,9 +163,17 @@ def fill_input(xhat: Tensor, dtype: torch.dtype) -> Tensor:
     return fill(torch.cat((xhat, torch.ones_like(xhat[..., :1])), dim=-1)).to(dtype)
 
 
-def whiten(x: Tensor, dtype: torch.dtype) -> Normed:
+def whiten(x: Tensor, dtype: torch.dtype, upper: Tensor | None = None, lower: Tensor | None = None) -> Normed:
     """Return an input (R, I) on the statistics of the batch, filled as by `fill_input`, and mean (I,) and unbiased
-    variance (I,), which are to commit."""
+    variance (I,), which are to commit.
+
+    Args:
+        x: the input, or its first columns.
+        dtype: of the result.
+        upper, lower: both or neither: its other columns, (R/2, A) each, of the first half of the rows and the second.
+    """
+    if upper is not None and lower is not None:
+        x = torch.cat((x, torch.cat((upper, lower))), dim=-1)
     mean, var, stats = batch_statistics(x)
     return fill_input((x - mean) * torch.rsqrt(var + EPS), dtype), *stats
 
@@ -195,21 +203,22 @@ class Kept:
         return cls([(path, *tensors[i * each : (i + 1) * each]) for i, path in enumerate(paths)])
 
 
-def forward(weights: Weights, x: Tensor, norm: NormForm) -> tuple[Tensor, Kept]:
-    """Return the features before the last norm (M, R, d), on the statistics of the batch, and what backward needs.
+def forward(weights: Weights, x: Tensor, norm: NormForm, first: int) -> tuple[Tensor, Kept]:
+    """Return the features before the last norm (M, R/2, d), on the statistics of the batch, and what backward needs.
 
     Args:
         weights: of M members.
         x: (R, I) of `fill_input`, the same for all members.
         norm: what computes the batch norms.
+        first: members of whose result the first half of the rows is read; of the others it is the second.
     """
     h = product(x.expand(weights.folded.shape[0], *x.shape), weights.folded)
-    kept = Kept()
+    kept, last = Kept(), weights.blocks[-1][-1]
     for up, down in weights.blocks:
         u = h
         for path, residual in ((up, None), (down, h)):
             made = product(u, weights.weights[path])
-            y, mean, scale = norm.forward(made, *weights.norms[path], residual)
+            y, mean, scale = norm.forward(made, *weights.norms[path], residual, first if path == last else None)
             kept.layers.append((path, u, made, mean, scale))
             u = y
         h = u

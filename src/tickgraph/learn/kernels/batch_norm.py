@@ -34,12 +34,36 @@ def _folded(tile, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
+def _columns(x, upper, lower, col, rows, cols, own):
+    """Return where columns of what `trunk.whiten` joins begin for the first half of its rows, where they would begin
+    for the second, and how far rows are apart; the first `own` columns are x's."""
+    mine, behind = col < own, cols - own
+    over = tl.where(mine, x + col, upper + (col - own))
+    under = tl.where(mine, x + col, lower + (col - own - (rows // 2) * behind))
+    return over, under, tl.where(mine, own, behind)
+
+
+@triton.jit
+def _places(over, under, stride, row, rows):
+    """Return addresses (ROWS, COLS) of rows in such columns.
+
+    Triton takes chosen addresses to lie anywhere and would lay the tile out along its rows, so it is told that columns
+    lie together. Between x and what is behind it they do not. That matters to a load of several columns alone, which it
+    makes where `cols` and `own` are known to be multiples of 16, and there no load reaches over the edge.
+    """
+    begin = tl.where((row < rows // 2)[:, None], over[None, :], under[None, :])
+    return tl.max_contiguous(begin + row[:, None].to(tl.int64) * stride[None, :], [1, 16])
+
+
+@triton.jit
 def _moments(
-    x, partial, rows, cols,
-    STEPS: tl.constexpr, CHUNKS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-    STAGES: tl.constexpr,
+    x, partial, rows, cols, upper, lower, own,
+    JOINED: tl.constexpr, STEPS: tl.constexpr, CHUNKS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr,
+    COLS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Write mean and summed squared deviation of each chunk of STEPS tiles to partial (M, CHUNKS, 2, C).
+
+    JOINED, there is one member, whose rows are read by `_places`.
 
     Sums are of differences to the chunk's first row. As that is one of the rows, the square that is taken off at the
     end is at most as many times what is left as the chunk has rows, wherever the mean lies.
@@ -49,13 +73,19 @@ def _moments(
     known = col < cols
     first = part * (STEPS * ROWS)
     here = x + (member * rows + first) * cols + col
+    if JOINED:
+        over, under, stride = _columns(x, upper, lower, col, rows, cols, own)
+        here = tl.where(first < rows // 2, over, under) + first.to(tl.int64) * stride
     start = tl.load(here, known & (first < rows), 0.0).to(tl.float32)
     total = tl.zeros((KEPT, COLS), tl.float32)
     squares = tl.zeros((KEPT, COLS), tl.float32)
     for step in tl.range(STEPS, num_stages=STAGES):
         row = step * ROWS + tl.arange(0, ROWS)
         inside = (first + row < rows)[:, None] & known[None, :]
-        tile = tl.load(here[None, :] + row[:, None] * cols, inside, 0.0).to(tl.float32)
+        places = here[None, :] + row[:, None] * cols
+        if JOINED:
+            places = _places(over, under, stride, first + row, rows)
+        tile = tl.load(places, inside, 0.0).to(tl.float32)
         apart = tl.where(inside, tile - start[None, :], 0.0)
         total += _folded(apart, KEPT, ROWS, COLS)
         squares += _folded(apart * apart, KEPT, ROWS, COLS)
@@ -103,10 +133,12 @@ def _exact(tile, inside, rows):
 @triton.jit
 def _norm(
     x, residual, partial, gain, offset, y, mean_out, scale_out, rows, cols, eps,
-    RESIDUAL: tl.constexpr, CHUNK_ROWS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    RESIDUAL: tl.constexpr, FIRST: tl.constexpr, CHUNK_ROWS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
+    COLS: tl.constexpr,
 ):  # fmt: skip
     """Write y, mean and scale, on the chunks' statistics, or with CHUNKS 0 on those of the tile, which has all rows.
 
+    Given FIRST, y has the rows of `batch_norm.halves`, and programs of chunks' statistics go through these alone.
     All loads come before what needs one, so that they are under way together. The chunks' come first: of two layouts
     Triton computes in that of the later load, and the tile shall not be the one that is laid out anew.
     """
@@ -114,14 +146,23 @@ def _norm(
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
     known = col < cols
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    inside = (row < rows)[:, None] & known[None, :]
+    end = rows
+    if FIRST is not None:
+        begin = tl.where(member < FIRST, 0, rows // 2)
+        y -= (member * (rows - rows // 2) + begin) * cols
+        if CHUNKS > 0:
+            row, end = row + begin, begin + rows // 2
+    inside = (row < end)[:, None] & known[None, :]
+    wanted = inside
+    if FIRST is not None and CHUNKS == 0:
+        wanted = ((row >= begin) & (row < begin + rows // 2))[:, None] & known[None, :]
     place = (member * rows + row[:, None]) * cols + col[None, :]
     spot = member * cols + col
     if CHUNKS > 0:
         means, spreads = _parts(partial, member, col, cols, CHUNKS)
     tile = tl.load(x + place, inside, 0.0)
     if RESIDUAL:
-        extra = tl.load(residual + place, inside, 0.0)
+        extra = tl.load(residual + place, wanted, 0.0)
     factor, shift = tl.load(gain + spot, known, 0.0), tl.load(offset + spot, known, 0.0)
     if CHUNKS > 0:
         mean, variance = _combined(means, spreads, rows, CHUNK_ROWS, CHUNKS)
@@ -136,7 +177,7 @@ def _norm(
     value = tl.where(value < 0.0, 0.0, value)  # a NaN stays one
     if RESIDUAL:
         value += extra.to(tl.float32)
-    tl.store(y + place, value.to(y.dtype.element_ty), inside)
+    tl.store(y + place, value.to(y.dtype.element_ty), wanted)
 
 
 @triton.jit
@@ -207,10 +248,11 @@ def _grad(
 
 @triton.jit
 def _whiten(
-    x, partial, out, mean_out, var_out, rows, cols, width, eps,
-    CHUNK_ROWS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    x, partial, out, mean_out, var_out, rows, cols, width, eps, upper, lower, own,
+    JOINED: tl.constexpr, CHUNK_ROWS: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Write x hat (R, width), ones and zeros behind its columns, mean and unbiased variance; CHUNKS as in `_norm`."""
+    """Write x hat (R, width), ones and zeros behind its columns, mean and unbiased variance; CHUNKS as in `_norm`,
+    JOINED as in `_moments`."""
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
     known = col < cols
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -218,7 +260,11 @@ def _whiten(
     at = row[:, None].to(tl.int64)
     if CHUNKS > 0:
         means, spreads = _parts(partial, 0, col, cols, CHUNKS)
-    tile = tl.load(x + at * cols + col[None, :], inside, 0.0)
+    places = x + at * cols + col[None, :]
+    if JOINED:
+        over, under, stride = _columns(x, upper, lower, col, rows, cols, own)
+        places = _places(over, under, stride, row, rows)
+    tile = tl.load(places, inside, 0.0)
     if CHUNKS > 0:
         mean, variance = _combined(means, spreads, rows, CHUNK_ROWS, CHUNKS)
         centred = tile - mean[None, :]
@@ -271,19 +317,24 @@ def _partial(x: Tensor, members: int, cols: int, how: Plan) -> Tensor:
 
 
 @torch.library.custom_op("tickgraph::norm_relu", mutates_args=())
-def norm_relu(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def norm_relu(
+    x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None, first: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `batch_norm.norm_relu`."""
     x, gain, offset = x.contiguous(), gain.contiguous(), offset.contiguous()
     residual = None if residual is None else residual.contiguous()
     members, rows, cols = x.shape
     how = plan(members, rows, cols, rows)
     partial, across = _partial(x, members, cols, how), triton.cdiv(cols, how.cols)
-    y, mean, scale = torch.empty_like(x), torch.empty_like(gain), torch.empty_like(gain)
+    kept = rows if first is None else rows // 2
+    y, mean, scale = x.new_empty((members, kept, cols)), torch.empty_like(gain), torch.empty_like(gain)
     if how.chunks:
-        _moments[(across, how.chunks, members)](x, partial, rows, cols, **how.sums(), num_warps=how.warps)
-    _norm[(across, triton.cdiv(rows, how.rows), members)](
+        inputs = (x, partial, rows, cols, x, x, cols)
+        _moments[(across, how.chunks, members)](*inputs, JOINED=False, **how.sums(), num_warps=how.warps)
+    _norm[(across, triton.cdiv(kept, how.rows) if how.chunks else 1, members)](
         *(x, x if residual is None else residual, partial, gain, offset, y, mean, scale, rows, cols, EPS),
         RESIDUAL=residual is not None,
+        FIRST=first,
         CHUNK_ROWS=how.steps * ROWS,
         **how.last(),
         num_warps=how.warps,
@@ -292,8 +343,12 @@ def norm_relu(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None =
 
 
 @norm_relu.register_fake
-def _(x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), gain.new_empty(gain.shape), gain.new_empty(gain.shape)
+def _(
+    x: Tensor, gain: Tensor, offset: Tensor, residual: Tensor | None = None, first: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    members, rows, cols = x.shape
+    y = x.new_empty((members, rows if first is None else rows // 2, cols))
+    return y, gain.new_empty(gain.shape), gain.new_empty(gain.shape)
 
 
 @torch.library.custom_op("tickgraph::norm_relu_backward", mutates_args=())
@@ -324,22 +379,39 @@ def _(
     return x.new_empty(x.shape), gain.new_empty(gain.shape), gain.new_empty(gain.shape)
 
 
-@torch.library.custom_op("tickgraph::whiten", mutates_args=())
-def whiten(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute `trunk.whiten` of an input (R, I) in float32."""
+def _joined_shape(x: Tensor, upper: Tensor | None, lower: Tensor | None) -> tuple[int, int]:
+    """Return rows and columns of what `whiten` joins, or raise where it cannot."""
     rows, cols = x.shape
-    if rows < 2 or x.dtype != torch.float32:
-        raise ValueError(f"an input {tuple(x.shape)} of {x.dtype}; two rows at least and float32 are needed")
+    ends = [end for end in (upper, lower) if end is not None]
+    shapes, kinds = [tuple(end.shape) for end in ends], {each.dtype for each in (x, *ends)}
+    if rows < 2 or kinds != {torch.float32}:
+        raise ValueError(f"an input {tuple(x.shape)} of {kinds}; two rows at least and float32 are needed")
+    if not ends:
+        return rows, cols
+    behind = ends[0].shape[1]
+    if rows % 2 or shapes != [(rows // 2, behind)] * 2:
+        raise ValueError(f"columns {shapes} behind {rows} rows; both halves of the rows must have as many")
+    return rows, cols + behind
+
+
+@torch.library.custom_op("tickgraph::whiten", mutates_args=())
+def whiten(
+    x: Tensor, dtype: torch.dtype, upper: Tensor | None = None, lower: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute `trunk.whiten` of an input in float32."""
+    rows, cols = _joined_shape(x, upper, lower)
+    ends = [x if end is None else end.contiguous() for end in (upper, lower)]
     x = x.contiguous()
     how, width = plan(1, rows, cols, rows), filled(cols + 1)
     partial, out = _partial(x, 1, cols, how), x.new_empty((rows, width), dtype=dtype)
     mean, var = x.new_empty((cols,)), x.new_empty((cols,))
+    joined = (*ends, x.shape[1], upper is not None)
     if how.chunks:
         _moments[(triton.cdiv(cols, how.cols), how.chunks, 1)](
-            x, partial, rows, cols, **how.sums(), num_warps=how.warps
+            x, partial, rows, cols, *joined, **how.sums(), num_warps=how.warps
         )
     _whiten[(triton.cdiv(width, how.cols), triton.cdiv(rows, how.rows), 1)](
-        *(x, partial, out, mean, var, rows, cols, width, EPS),
+        *(x, partial, out, mean, var, rows, cols, width, EPS, *joined),
         CHUNK_ROWS=how.steps * ROWS,
         **how.last(),
         num_warps=how.warps,
@@ -348,6 +420,8 @@ def whiten(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @whiten.register_fake
-def _(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    rows, cols = x.shape
+def _(
+    x: Tensor, dtype: torch.dtype, upper: Tensor | None = None, lower: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, cols = _joined_shape(x, upper, lower)
     return x.new_empty((rows, filled(cols + 1)), dtype=dtype), x.new_empty((cols,)), x.new_empty((cols,))
