@@ -16,16 +16,15 @@ from tickgraph.learn.running import Gate
 # Measured on an H200 for a G1's layers, in bfloat16: the largest tile that still gives some 128 programs, nearly one a
 # processor, is the fastest or within some percent of it, as it reads its rows and columns over all of K. With what
 # follows it a product takes up to a fifth longer than cuBLAS takes without.
-TILES = ((128, 128, 8), (128, 64, 8), (64, 64, 4), (64, 32, 4))
-"""Rows, columns and warps, the largest first; a matrix unit takes 64 rows."""
+TILES = ((128, 128, 8, 3), (64, 128, 4, 4), (64, 64, 4, 4), (64, 32, 4, 4))
+"""Rows, columns, warps and stages of loads, the largest first; a matrix unit takes 64 rows. Of the first two 96 KB are
+in shared memory, so that a processor holds two programs."""
 PROGRAMS = 128
 """That a tile must give, or the last is taken."""
 DEPTH = 128
 """Bytes of a row of x that are read at a time, which is the widest that shared memory is laid out for."""
 EXACT_DEPTH = 16
 """Columns of x that are read at a time where float32 is multiplied exactly, by code for each of them."""
-STAGES = 3
-"""Of loads: of the largest tile 96 KB are in shared memory, so that a processor holds two programs."""
 
 
 @triton.jit
@@ -112,6 +111,7 @@ class Plan(NamedTuple):
     depth: int
     """Of a tile; depth is what it goes on by along K."""
     warps: int
+    stages: int
     dot: str
     """How Triton multiplies float32."""
 
@@ -122,15 +122,15 @@ class Plan(NamedTuple):
     def options(self, cols: int, depth: int) -> dict[str, int | str]:
         """Return what both kernels are built with, for a sum over `depth`."""
         tile = {"BM": self.rows, "BN": self.cols, "BK": self.depth}
-        return {"N": cols, "K": depth, "DOT": self.dot, "num_warps": self.warps, "num_stages": STAGES} | tile
+        return {"N": cols, "K": depth, "DOT": self.dot, "num_warps": self.warps, "num_stages": self.stages} | tile
 
 
 def plan(members: int, rows: int, cols: int, dtype: torch.dtype) -> Plan:
     """Return how to compute a product (members, rows, cols) of this precision."""
     exact = dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
     depth = EXACT_DEPTH if exact else DEPTH // dtype.itemsize
-    for tile_rows, tile_cols, warps in TILES:
-        found = Plan(tile_rows, tile_cols, depth, warps, "ieee" if exact else "tf32")
+    for tile_rows, tile_cols, warps, stages in TILES:
+        found = Plan(tile_rows, tile_cols, depth, warps, stages, "ieee" if exact else "tf32")
         across, down, deep = found.grid(members, rows, cols)
         if across * down * deep >= PROGRAMS:
             break
