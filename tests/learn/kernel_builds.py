@@ -14,9 +14,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.kernels import affine_product, batch_norm, loss_head, policy, row_step, stack_weights
+from tickgraph.learn.gradients import Gradients
+from tickgraph.learn.kernel_check import fill_in
+from tickgraph.learn.kernels import affine_product, batch_norm, finish, loss_head, policy, row_step, stack_weights
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, WIDEST, Layout
+from tickgraph.learn.put_off import Rest
 from tickgraph.learn.row_step import row_table
 from tickgraph.learn.storage import Stacked, declare
 from tickgraph.learn.trunk import filled
@@ -67,9 +70,9 @@ def machine_code(
     even: Sequence[str] | None,
     maxnreg: int | None = None,
     stages: int = 3,
-    **pointers: str,
+    **pointers: str | tuple[str, ...],
 ) -> bytes:
-    """Return a kernel as machine code, pointers being to float32 unless said otherwise.
+    """Return a kernel as machine code, pointers being to float32 unless said otherwise; a tuple of them is an argument.
 
     Given `even`, all addresses and these numbers are multiples of 16, so that several values are loaded at a time.
     """
@@ -77,8 +80,13 @@ def machine_code(
     kinds = POINTERS | NUMBERS | pointers
     signature = {name: "constexpr" if name in constants else kinds.get(name, "*fp32") for name in kernel.arg_names}
     values = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    known = [] if even is None else [i for i, (n, k) in enumerate(signature.items()) if n in even or k[0] == "*"]
-    source = ASTSource(kernel, signature, values, {(i,): [["tt.divisibility", 16]] for i in known})
+    known: list[tuple[int, ...]] = []
+    for i, (name, kind) in enumerate(signature.items() if even is not None else ()):
+        if isinstance(kind, tuple):
+            known += [(i, k) for k in range(len(kind))]
+        elif name in even or kind[0] == "*":
+            known.append((i,))
+    source = ASTSource(kernel, signature, values, {place: [["tt.divisibility", 16]] for place in known})
     options = {"num_warps": warps, "maxnreg": maxnreg, "num_stages": stages}
     made = triton.compile(source, target=HOPPER, options=options)
     assert made.metadata.shared <= SHARED, f"{kernel.__name__} takes {made.metadata.shared} bytes of shared memory"
@@ -187,11 +195,33 @@ def small_builds(kind: str, network: Module) -> dict[str, int]:
     return found
 
 
+def finish_builds(network: Module, name: str) -> dict[str, int]:
+    """Build what finishes the gradients of a network at a usual batch size."""
+    grads, found = Gradients(declare(network, Arena("cpu"), "net", "a build"), None), {}
+    figures, moments = fill_in(grads, 2048, torch.float32)
+    spans = {span.name: span for span in grads.storage.spans}
+    totals = [(spans[name].start, spans[name].shape[-1], values) for name, values in grads.totals.items()]
+    parts = [(spans[name].start, part.reshape(-1)) for name, part in grads.named.items()]
+    _, lines, flags = finish.rest_options(Rest(totals, parts, figures, moments))
+    tuples = {"totals": ("*fp32",) * len(totals), "copies": ("*fp32",) * len(lines)}
+    ((_, given),) = grads.embeddings.items()
+    folded = given.weight.new_empty((*given.weight.shape[:2], given.x.shape[-1]))
+    for kernel, constants, each in (
+        (finish._rest, flags, tuples),
+        (finish._unfold, finish.unfold_options(folded, given)[1], {}),
+    ):
+        code = machine_code(kernel, constants, finish.WARPS, (), **each)
+        assert not stack_bytes(code), "registers that do not fit are kept in memory"
+        found[f"{kernel.__name__} {name}"] = len(code)
+    return found
+
+
 def builds() -> dict[str, int]:
     """Build each kernel in the forms that a run launches, in float32 and bfloat16."""
     found, seed = {}, torch.Generator().manual_seed(0)
     # A G1's, and rows of SAC, which nothing ties together.
     critic, actor, plain = Critic(101, 29, 256, 2, 101, seed), Actor(98, 29, 128, 2, seed), Linear(98, 515)
+    found |= finish_builds(critic, "critic") | finish_builds(actor, "actor")
     for kind in ("*fp32", "*bf16"):
         found |= norm_builds(kind)
         found |= affine_builds(kind)

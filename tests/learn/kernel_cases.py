@@ -16,11 +16,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn import batch_norm, loss_head, row_step, running
+from tickgraph.learn import batch_norm, loss_head, put_off, row_step, running
+from tickgraph.learn.gradients import Plan
 from tickgraph.learn.kernel_check import (
     affine_inputs,
     check_policy,
     check_row_step,
+    put_off_by_both,
     ramp,
     small_weights_by_both,
     summed_tail,
@@ -418,6 +420,104 @@ def small_refuses(device: str) -> float:
     return float(taken)
 
 
+def put_off_case(device: str, dtype: torch.dtype, network: str, rows: int, **tiles: int) -> float:
+    """What is put off of a network against torch: sums may round, copies are the same, and nothing is left unwritten.
+
+    Tiles are of the sizes named, the others as usual.
+    """
+    from tickgraph.learn.kernels import finish as kernel
+
+    def spoiled(*args) -> list[Tensor]:
+        return [value.fill_(torch.nan) for value in usual(*args)]
+
+    storage, usual = storage_of(network, device), put_off.outputs_of
+    with patch.multiple(kernel, **{"BLOCK": kernel.BLOCK} | tiles), patch.object(put_off, "outputs_of", spoiled):
+        made, wanted = put_off_by_both(storage, rows, dtype)
+        again, _ = put_off_by_both(storage, rows, dtype)
+    assert len(made) == len(storage.spans) + 3
+    for name, mine in made.items():
+        assert torch.equal(mine, again[name]), name
+        copied = name == "means" or name in storage.linear or "blocks" in name
+        assert not copied or "embed" in name or torch.equal(mine, wanted[name]), name
+    return max(off(mine, wanted[name]) for name, mine in made.items())
+
+
+def put_off_views(device: str) -> tuple[list[Tensor], list[int]]:
+    """Return made-up arguments of `put_off.finish`: one of each kind, none of which lies in one piece, and columns and
+    members before and behind those that are taken."""
+    torch.manual_seed(0)
+
+    def rand(*shape: int) -> Tensor:
+        return torch.randn(shape, device=device)
+
+    members, depth, width, rows = 2, 5, 7, 9
+    above, x = rand(members, 6, depth), rand(members, 6, 16)
+    weight, gain, offset = rand(width, 4, depth).permute(1, 2, 0), rand(width, 3).T, rand(3, 9)[:, 1:8]
+    totals = [rand(rows, members, 6).transpose(0, 1)[..., 1:], rand(4, rows).T.unsqueeze(0), rand(rows, 3).unsqueeze(0)]
+    parts, figures = [rand(8, 2)[:, 1], rand(3)], rand(rows, 3).T
+    means, variances = [rand(4, 3)[1:3], rand(5)], [rand(4).abs()]
+    scales = [rand(4, 2)[:, 1].abs() + 0.5, rand(3).abs() + 0.5]
+    places, start = [], 0
+    for size in (8, 10, 4, 70, 3, 3, 14, 14):
+        places.append(start)
+        start += size
+    first, second, third, embed, last, part, gains, offsets = places
+    plan = Plan(
+        start, [], [[embed, gains, offsets]], [(second, 5), (third, 4), (last, 3)], [first, part], [2, 1, 2 * rows]
+    )
+    given = [above, x, weight[:members], gain[:members], offset[:members]]
+    return [*given, *totals, *parts, figures, *means, *variances, *scales], plan.numbers()
+
+
+def put_off_strides(device: str) -> float:
+    """Views against torch, as they lie; and what a compiler takes the results to be like, or it raises."""
+    from tickgraph.learn.kernels import finish as kernel
+
+    tensors, plan = put_off_views(device)
+    torch.library.opcheck(kernel.finish, (tensors, plan), test_utils=("test_schema", "test_faketensor"))
+    pairs = list(zip(kernel.finish(tensors, plan), put_off.finish(tensors, plan), strict=True))
+    assert [mine.shape[0] for mine, _ in pairs] == [126, 3, 2]
+    return max(off(*pair) for pair in pairs)
+
+
+def put_off_keeps_a_nan(device: str) -> float:
+    """What is not a number must show where it does in the torch form, whichever input it is in: of how many it is
+    otherwise."""
+    from tickgraph.learn.kernels import finish as kernel
+
+    tensors, plan = put_off_views(device)
+    wrong = 0
+    for at in range(len(tensors)):
+        spoiled = [value.clone() for value in tensors]
+        spoiled[at][(-1,) * spoiled[at].dim()] = torch.nan
+        if at == 1:
+            spoiled[at][1, 2, 7] = torch.nan  # the column of ones
+        made, wanted = kernel.finish(spoiled, plan), put_off.finish(spoiled, plan)
+        found = [torch.isnan(value) for value in wanted]
+        assert any(value.any() for value in found), at
+        wrong += not all(torch.equal(torch.isnan(mine), value) for mine, value in zip(made, found, strict=True))
+    return float(wrong)
+
+
+def put_off_launches(device: str) -> float:
+    """A network takes two launches, of as many programs as a GPU has processors at most: how much is otherwise."""
+    from tickgraph.learn.kernels import finish as kernel
+
+    critic, counts = Critic(101, 29, 256, 2, 101, torch.Generator().manual_seed(0)), []
+
+    class Counted:
+        def __init__(self, launched) -> None:
+            self.launched = launched
+
+        def __getitem__(self, grid: tuple[int]):
+            counts.append(grid[0])
+            return self.launched[grid]
+
+    with patch.multiple(kernel, _rest=Counted(kernel._rest), _unfold=Counted(kernel._unfold)):
+        put_off_by_both(declare(critic, Arena(device), "net", "a test"), 64, F32)
+    return float(sorted(counts) != [18, 113])
+
+
 def steps_of(
     network: str, device: str, dtype: torch.dtype, target: bool, copies: bool, **options
 ) -> tuple[NetworkStep, RowStep]:
@@ -477,7 +577,7 @@ def cycle_case(device: str) -> float:
     small = dict(critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6, bf16=False)
     forms = Switches(manual=True, copies=True, shared_actions=True, joined=True)
     kernels = replace(forms, batch_norm="triton", loss_head="triton", affine="triton", row_step="triton")
-    kernels = replace(kernels, small_weights="triton")
+    kernels = replace(kernels, small_weights="triton", put_off="triton")
     rigs = [Rig(3, kernels=switches, device=device, **small) for switches in (kernels, forms)]
     for rig in rigs:
         rig.cycle()
@@ -527,7 +627,7 @@ def policy_case(device: str, rows: int, sizes: tuple[int, int, int, int]) -> flo
 
 def checks_case(device: str) -> float:
     """What decides on a GPU whether the kernels are used lets them pass, and stops one that is wrong."""
-    from tickgraph.learn.kernels import affine_product, stack_weights
+    from tickgraph.learn.kernels import affine_product, finish, stack_weights
     from tickgraph.learn.kernels import loss_head as kernel
 
     learner = Rig(
@@ -540,6 +640,7 @@ def checks_case(device: str) -> float:
         ("loss_head", kernel, "categorical_head"),
         ("affine", affine_product, "affine_backward"),
         ("small_weights", stack_weights, "stack_weights"),
+        ("put_off", finish, "finish"),
     ):
         right = getattr(module, call)
         with patch.object(module, call, lambda *args, right=right: (*right(*args)[:-1], right(*args)[-1] * 1.1)):
@@ -616,6 +717,17 @@ CASES = {
     "small weights, programs": (small_programs, 0.0),
     "small weights, as a compiler sees it": (small_fakes, 0.0),
     "small weights, refuses": (small_refuses, 0.0),
+    "put off": (lambda device: put_off_case(device, F32, "critic", 6), 2e-6),
+    "put off, many programs": (
+        lambda device: put_off_case(device, F32, "square critic", 37, ROWS=8, COLUMNS=2, BLOCK=16, UNFOLD_ROWS=4),
+        2e-6,
+    ),
+    "put off, wide": (lambda device: put_off_case(device, F32, "wide critic", 64, ROWS=32, UNFOLD_COLUMNS=8), 2e-6),
+    "put off, actor": (lambda device: put_off_case(device, F32, "wide actor", 1100), 2e-6),
+    "put off, bfloat16": (lambda device: put_off_case(device, BF16, "wide critic", 40, BLOCK=32), 2e-6),
+    "put off, views": (put_off_strides, 2e-6),
+    "put off, not a number": (put_off_keeps_a_nan, 0.0),
+    "put off, launches": (put_off_launches, 0.0),
     "step, critic": (lambda device: step_case(device, "critic"), 1e-6),
     "step, actor": (lambda device: step_case(device, "actor", target=False), 1e-6),
     "step, decayed and shortened": (

@@ -1,16 +1,20 @@
 """The flat gradient: the same whether its parts are put together one by one or by the operation that takes all."""
 
+import importlib.util
+
 import pytest
 import torch
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn.gradients import SMALL, Embedding, Gradients, Moments, Plan, _finish
+from tickgraph.learn.gradients import Embedding, Gradients, Moments, Operation, Plan
 from tickgraph.learn.networks import Actor, Critic
+from tickgraph.learn.put_off import SMALL, finish
 from tickgraph.learn.storage import Storage, declare, flatten
 from tickgraph.learn.trunk import _in_halves
 
 ROWS = 6
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu])]
+RUNS = [("cpu", "torch"), *(pytest.param("cuda", form, marks=[pytest.mark.gpu]) for form in ("torch", "triton"))]
+"""Devices and forms; on a CPU `kernel_cases.py` has the kernels, by Triton's interpreter."""
 
 
 def storage_of(network: str, device: str) -> Storage:
@@ -65,33 +69,41 @@ def moments_on(device: str) -> Moments:
     return Moments(means, [value.abs() for value in rest[:2]], [1.0 + value.abs() for value in rest[2:]], 16)
 
 
-def finished(storage: Storage, form, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    grads, device = Gradients(storage, form), str(storage.parameters.device)
+def finished(storage: Storage, operation, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    grads, device = Gradients(storage, operation), str(storage.parameters.device)
     filled_in(grads, storage, dtype)
     return grads.finish(rand(2, ROWS).to(device), moments_on(device))
 
 
-def skip_without(device: str) -> None:
+def operation_of(device: str, form: str) -> Operation:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
+    if form == "torch":
+        return finish
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
+    from tickgraph.learn.kernels import finish as kernel
+
+    return kernel.finish
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("device", "form"), RUNS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("network", ["critic", "actor"])
-def test_one_operation_puts_the_same_together(network, dtype, device):
-    skip_without(device)
-    storage = storage_of(network, device)
-    one, each = (finished(storage, form, dtype) for form in (None, flatten))
+def test_one_operation_puts_the_same_together(network, dtype, device, form):
+    operation, storage = operation_of(device, form), storage_of(network, device)
+    one, each = (finished(storage, how, dtype) for how in (operation, None))
     assert one[0].dtype == torch.float32 and one[0].shape == storage.parameters.shape
     for mine, wanted in zip(one, each, strict=True):
         torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-6)
-    assert all(torch.equal(*pair) for pair in zip(one, finished(storage, None, dtype), strict=True)), "a run repeats"
+    assert all(torch.equal(*pair) for pair in zip(one, finished(storage, operation, dtype), strict=True)), (
+        "a run repeats"
+    )
 
 
 def test_what_is_put_off_is_what_it_says():
     storage = storage_of("actor", "cpu")
-    grads = Gradients(storage, None)
+    grads = Gradients(storage, finish)
     filled_in(grads, storage, torch.float32)
     moments, figures = moments_on("cpu"), rand(3, ROWS)
     flat, means, statistics = grads.finish(figures, moments)
@@ -115,10 +127,10 @@ def test_what_is_put_off_is_what_it_says():
     torch.testing.assert_close(statistics[1].double(), unbiased, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", [None, flatten])
-def test_a_gradient_that_is_missing_or_there_twice_is_an_error(form):
+@pytest.mark.parametrize("operation", [None, finish])
+def test_a_gradient_that_is_missing_or_there_twice_is_an_error(operation):
     storage = storage_of("actor", "cpu")
-    grads, rest = Gradients(storage, form), (rand(2, ROWS), moments_on("cpu"))
+    grads, rest = Gradients(storage, operation), (rand(2, ROWS), moments_on("cpu"))
     filled_in(grads, storage, torch.float32)
     name, factors = grads.products.popitem()
     with pytest.raises(ValueError, match=f"of {len(storage.spans)} parameters"):
@@ -130,10 +142,10 @@ def test_a_gradient_that_is_missing_or_there_twice_is_an_error(form):
         grads.finish(*rest)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_products_of_all_sizes_and_parts_between_them(device):
+@pytest.mark.parametrize(("device", "form"), RUNS)
+def test_products_of_all_sizes_and_parts_between_them(device, form):
     """Beside each other and not, larger than what is dealt to streams and smaller, in any order."""
-    skip_without(device)
+    operation = operation_of(device, form)
     torch.manual_seed(0)
     large = (1, 4, SMALL // 256 + 1, 256)
     shapes = [(1, 4, 3, 5), (2, 4, 2, 2), large]  # members, rows, out, in
@@ -149,11 +161,11 @@ def test_products_of_all_sizes_and_parts_between_them(device):
     plan = Plan(starts[-1], products, [], [], places, [4, 2, 16]).numbers()
     figures = torch.randn(2, 5, device=device)
     tensors = [*(value for pair in factors for value in pair), *parts, figures, *moments.tensors]
-    flat, means, statistics = _finish(tensors, plan)
+    flat, means, statistics = operation(tensors, plan)
     torch.testing.assert_close(flat, flatten(pieces), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(means, figures.mean(1))
     torch.testing.assert_close(statistics, moments.packed())
-    torch.library.opcheck(_finish, (tensors, plan), test_utils=("test_schema", "test_faketensor"))
+    torch.library.opcheck(operation, (tensors, plan), test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

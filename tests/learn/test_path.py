@@ -1,13 +1,15 @@
 """The switches of the learner's computation: defaults of a device, kernels that cannot be had, and what is refused."""
 
 import importlib.util
+import sys
+import types
 
 import pytest
 import torch
 from cycle_rig import Rig
 
 from tickgraph.core.errors import ExecutionError, TickgraphError
-from tickgraph.learn import sac
+from tickgraph.learn import kernels, put_off, sac
 from tickgraph.learn.path import ON_A_GPU, PLAIN_ON_A_GPU, Switches, resolve_switches
 from tickgraph.learn.sac import SacCfg
 from tickgraph.run.config import TrainCfg
@@ -99,6 +101,10 @@ def test_what_cannot_be_is_refused():
         Switches(small_weights="triton")
     with pytest.raises(TickgraphError, match="Switches.small_weights is 'tritn'; did you mean 'triton'"):
         Switches(manual=True, small_weights="tritn")
+    with pytest.raises(TickgraphError, match="put_off without manual"):
+        Switches(joined=True, put_off="triton")
+    with pytest.raises(TickgraphError, match="put_off without joined; switch joined on"):
+        Switches(manual=True, put_off="triton")
     with pytest.raises(TickgraphError, match="beside without manual"):
         Switches(beside=True)
     with pytest.raises(TickgraphError, match="beside without shared_actions"):
@@ -107,6 +113,18 @@ def test_what_cannot_be_is_refused():
         resolve_switches("tritn", CPU, {})
     with pytest.raises(TickgraphError, match="train.learner_kernels is 'tritn'; did you mean 'triton'"):
         TrainCfg(learner_kernels="tritn")
+
+
+def test_what_is_put_off_is_done_by_the_form_that_is_named(monkeypatch):
+    kernel = types.ModuleType("finish")
+    kernel.finish = lambda tensors, plan: []
+    monkeypatch.setitem(sys.modules, "tickgraph.learn.kernels.finish", kernel)
+    monkeypatch.setattr(kernels, "finish", kernel, raising=False)
+    storage = Rig().learner.actor_storage
+    joined, by_kernel = Switches(manual=True, joined=True), Switches(manual=True, joined=True, put_off="triton")
+    assert Switches(manual=True).gradients(storage).operation is None
+    assert joined.gradients(storage).operation is put_off.finish
+    assert by_kernel.gradients(storage).operation is kernel.finish
 
 
 def test_losses_compiled_alone_need_autograd():

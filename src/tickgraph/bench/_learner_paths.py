@@ -15,7 +15,7 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 AUTOGRAD = Switches()
 WRITTEN = Switches(manual=True)
 IN_LINE = replace(ON_A_GPU, beside=False)
-KERNELS = ("row_step", "batch_norm", "loss_head", "affine", "small_weights")
+KERNELS = ("row_step", "batch_norm", "loss_head", "affine", "small_weights", "put_off")
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,19 @@
 """What a backward pass puts off: gradients of a network's parameters as one flat tensor, and what goes with them.
 
 Nothing in a backward pass reads the gradients of weights, nor sums over rows, nor figures and statistics. So they are
-taken last, in one operation, each straight to its place. On a GPU that deals them to a few streams, in a graph to
-branches, as most of them alone leave a GPU idle; large products follow each other on the caller's.
+taken last, in one operation, each straight to its place (`put_off.py`).
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from tickgraph.learn.networks import UnitBatchNorm
-from tickgraph.learn.storage import Span, Storage
+from tickgraph.learn.storage import Span, Storage, flatten
 
 EPS = UnitBatchNorm.eps
-SMALL = 1 << 17
-"""Elements of a product up to which it leaves much of a GPU idle: 32 tiles of 64 by 64."""
-FOLD = 32
-"""Rows that are summed first."""
 
 
 def full_product(left: Tensor, right: Tensor) -> Tensor:
@@ -77,16 +71,20 @@ class Moments(NamedTuple):
         return torch.stack((torch.cat(means), torch.cat((*first, others))))
 
 
+Operation = Callable[[Sequence[Tensor], Sequence[int]], list[Tensor]]
+"""What does a plan, given as `Plan.numbers`, with its tensors, and returns what `Gradients.finish` does."""
+
+
 class Gradients:
     """The gradients of a network's parameters, (M, ...) each.
 
     Args:
         storage: the network's layout.
-        flatten: what lays tensors out flat, or None to do all that is put off in one operation.
+        operation: what does all that is put off, or None to take gradients one by one and lay them out flat.
     """
 
-    def __init__(self, storage: Storage, flatten: Callable[[Sequence[Tensor]], Tensor] | None) -> None:
-        self.storage, self.flatten = storage, flatten
+    def __init__(self, storage: Storage, operation: Operation | None) -> None:
+        self.storage, self.operation = storage, operation
         self.named: dict[str, Tensor] = {}
         self.products: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
         self.totals: dict[str, Tensor] = {}
@@ -131,9 +129,9 @@ class Gradients:
         found = [*self.named, *self.totals, *put_off]
         if sorted(found) != sorted(spans):
             raise ValueError(f"{len(found)} gradients of {len(spans)} parameters; each needs one")
-        if self.flatten is not None:
+        if self.operation is None:
             made = self._made(spans)
-            return self.flatten([made[name] for name in spans]), figures.mean(1), moments.packed()
+            return flatten([made[name] for name in spans]), figures.mean(1), moments.packed()
         # Products whose factors were made last come first: they are nearest in the caches.
         products = list(reversed(self.products.items()))
         plan = Plan(
@@ -147,7 +145,7 @@ class Gradients:
         tensors = [factor for _, factors in products for factor in factors]
         tensors += [value for given in self.embeddings.values() for value in given]
         tensors += [*self.totals.values(), *(grad.reshape(-1) for grad in self.named.values()), figures]
-        grad, means, statistics = _finish([*tensors, *moments.tensors], plan.numbers())
+        grad, means, statistics = self.operation([*tensors, *moments.tensors], plan.numbers())
         return grad, means, statistics
 
     def _made(self, spans: dict[str, Span]) -> dict[str, Tensor]:
@@ -168,7 +166,7 @@ def _rows(span: Span) -> int:
 
 
 class Plan(NamedTuple):
-    """What `_finish` does with its tensors; they follow each other as the fields do, the figures before the last."""
+    """What an `Operation` does; its tensors follow each other as the fields do, the figures before the last."""
 
     size: int
     """Of the flat gradient."""
@@ -215,173 +213,3 @@ class Plan(NamedTuple):
         """Return how many tensors are before the moments."""
         count = 2 * len(self.products) + len(Embedding._fields) * len(self.embeddings)
         return count + len(self.totals) + len(self.parts) + 1
-
-
-_sides: dict[torch.device, list[torch.cuda.Stream]] = {}
-
-
-def _lanes(device: torch.device, count: int) -> list[torch.cuda.Stream]:
-    """Return streams beside the current one, the same in every call."""
-    own = _sides.setdefault(device, [])
-    own += [torch.cuda.Stream(device) for _ in range(count - len(own))]
-    return own[:count]
-
-
-@torch.library.custom_op("tickgraph::finish_gradients", mutates_args=())
-def _finish(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
-    """Return what `Gradients.finish` does."""
-    how, given = Plan.of(plan), iter(tensors)
-    outputs = _outputs(tensors, plan)
-    flat, means, statistics = outputs
-    large, small = list[Job](), list[Job]()
-    for places in how.products:
-        above, source = next(given), next(given)
-        size = above.shape[0] * above.shape[2] * source.shape[2]
-        (small if size <= SMALL else large).append(_multiply(flat, places, above, source))
-    folded = [_unfold(flat, starts, Embedding(*(next(given) for _ in Embedding._fields))) for starts in how.embeddings]
-    sums = [_add_up(flat, start, width, next(given)) for start, width in how.totals]
-    rest = [
-        _copy(flat, [next(given) for _ in how.parts], how.parts),
-        _average(means, next(given)),
-        _pack(statistics, how.moments_of(tensors)),
-    ]
-    if flat.is_cuda:
-        _deal(flat.device, large, small, [folded, sums, rest])
-    else:
-        for job in (*large, *small, *folded, *sums, *rest):
-            _end(job)
-    return outputs
-
-
-def _outputs(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
-    how = Plan.of(plan)
-    figures, moments = tensors[how.moments_begin - 1], how.moments_of(tensors)
-    width = sum(mean.numel() for mean in moments.means)
-    sizes: list[tuple[int, ...]] = [(how.size,), (figures.shape[0],), (2, width)]
-    return [figures.new_empty(size) for size in sizes]
-
-
-_finish.register_fake(_outputs)
-
-
-Job = Iterator[None]
-"""Work to enqueue, in steps: what needs a GPU's matrix units, if anything does, is the first."""
-
-
-def _end(job: Job) -> None:
-    for _ in job:
-        pass
-
-
-def _deal(device: torch.device, large: list[Job], small: list[Job], others: list[list[Job]]) -> None:
-    """Enqueue all jobs on streams beside each other, which the current one waits for; each of the lists of others has a
-    stream of its own.
-
-    A large product has as many programs as a GPU has processors and leaves no room on them for those of another
-    product: beside one it takes twice as long. So the first steps of small ones and others come before all large ones.
-    """
-    main = torch.cuda.current_stream(device)
-    lanes = _lanes(device, len(others) + 1)
-    for lane in lanes:
-        lane.wait_stream(main)
-    own, *theirs = lanes
-    dealt = [(lane, job) for lane, jobs in zip(theirs, others, strict=True) for job in jobs]
-    dealt += [(own if large or turn % 2 else main, job) for turn, job in enumerate(small)]
-    firsts = {lane: job for lane, job in reversed(dealt)} if large else {}
-    for lane, job in firsts.items():
-        with torch.cuda.stream(lane):
-            next(job, None)
-    for lane in firsts:
-        main.wait_stream(lane)
-    for lane, job in [*dealt, *((main, job) for job in large)]:
-        with torch.cuda.stream(lane):
-            _end(job)
-    for lane in lanes:
-        main.wait_stream(lane)  # whoever frees a tensor from now on does so behind what reads it
-
-
-def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """Write the batched product in float32."""
-    if not left.is_cuda:
-        out.copy_(full_product(left, right))
-    elif left.dtype == torch.float32:
-        torch.bmm(left, right, out=out)
-    else:
-        torch.ops.aten.bmm.dtype_out(left, right, torch.float32, out=out)
-
-
-def _multiply(flat: Tensor, places: Sequence[Sequence[int]], above: Tensor, source: Tensor) -> Job:
-    """Write above^T source to the places of its weights, straight where it is one without columns that fill up."""
-    members, height, width = above.shape[0], above.shape[2], source.shape[2]
-    left, begin = above.transpose(1, 2), 0
-    if len(places) == 1 and places[0][1] == height:
-        _product(left, source, _place(flat, places[0][0], (members, height, width)))
-        return
-    whole = flat.new_empty((members, height, width))
-    _product(left, source, whole)
-    yield
-    for start, rows in places:
-        _place(flat, start, (members, rows, width)).copy_(whole[:, begin : begin + rows])
-        begin += rows
-
-
-def _unfold(flat: Tensor, starts: Sequence[int], given: Embedding) -> Job:
-    """Write `Embedding.gradients` to their places."""
-    shape = given.weight.shape
-    folded = flat.new_empty((shape[0], shape[1], given.x.shape[-1]))
-    _product(given.above.transpose(1, 2), given.x, folded)
-    yield
-    to_folded, to_bias = folded[..., : shape[2]], folded[..., shape[2] : shape[2] + 1]
-    to_weight, *sums = (
-        _place(flat, start, size) for start, size in zip(starts, (shape, *[shape[::2]] * 2), strict=True)
-    )
-    torch.mul(to_folded, given.gain.unsqueeze(1), out=to_weight).addcmul_(to_bias, given.offset.unsqueeze(1))
-    for factor, out in zip((to_folded, to_bias), sums, strict=True):
-        torch.sum(factor * given.weight, 1, out=out)
-
-
-def _add_up(flat: Tensor, start: int, width: int, values: Tensor) -> Job:
-    """Write the sums over rows of the first columns to their place; those of many rows in two steps, as torch's own
-    takes several times as long on a GPU."""
-    yield
-    if values.shape[1] % FOLD == 0:
-        values = values.unflatten(1, (-1, FOLD)).sum(2)
-    torch.sum(values[..., :width], 1, out=_place(flat, start, (values.shape[0], width)))
-
-
-def _average(out: Tensor, figures: Tensor) -> Job:
-    yield
-    torch.mean(figures, 1, out=out)
-
-
-def _pack(out: Tensor, moments: Moments) -> Job:
-    """Write `Moments.packed`."""
-    yield
-    means, variances, scales = (
-        [value.reshape(-1) for value in part] for part in (moments.means, moments.variances, moments.scales)
-    )
-    torch.cat(means, out=out[0])
-    torch.cat([*variances, *scales], out=out[1])
-    others = out[1, sum(value.numel() for value in variances) :]
-    others.pow_(-2).sub_(EPS).mul_(moments.rows / (moments.rows - 1))
-
-
-def _place(flat: Tensor, start: int, shape: Sequence[int]) -> Tensor:
-    return flat[start : start + math.prod(shape)].view(*shape)
-
-
-def _copy(flat: Tensor, parts: Sequence[Tensor], places: Sequence[int]) -> Job:
-    """Write each part (N,) to its place; those that lie behind each other by one copy."""
-    yield
-    order = sorted(range(len(parts)), key=lambda i: places[i])
-    while order:
-        run = [order.pop(0)]
-        end = places[run[0]] + parts[run[0]].numel()
-        while order and places[order[0]] == end:
-            run.append(order.pop(0))
-            end += parts[run[-1]].numel()
-        out = flat[places[run[0]] : end]
-        if len(run) == 1:
-            out.copy_(parts[run[0]])
-        else:
-            torch.cat([parts[i] for i in run], out=out)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
-from tickgraph.learn import batch_norm, loss_head
+from tickgraph.learn import batch_norm, loss_head, put_off
+from tickgraph.learn.gradients import Embedding, Gradients, Moments
 from tickgraph.learn.networks import Actor, log_std_of
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.running import affine_backward, affine_relu
@@ -169,6 +170,63 @@ def small_weights_by_both(
             named[name] = getattr(weights, name)[:members]
         found.append(named)
     return found[0], found[1]
+
+
+def check_put_off(networks: Sequence[tuple[Storage, int]], dtype: torch.dtype) -> None:
+    """Finish the gradients of networks given as (layout, rows of a batch that has a gradient)."""
+    for storage, rows in networks:
+        made, wanted = put_off_by_both(storage, rows, dtype)
+        for name, mine in made.items():
+            hold(mine, wanted[name], 1e-5)
+
+
+def put_off_by_both(storage: Storage, rows: int, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return {name: gradient, or what goes with them} by the kernels and by torch, of a made-up backward pass.
+
+    Products, which both take from torch, have few rows. As in an update, the values behind the heads' biases are a view
+    that does not lie in one piece, with columns that fill up.
+    """
+    from tickgraph.learn.kernels import finish as kernel
+
+    found = []
+    for operation in (kernel.finish, put_off.finish):
+        grads = Gradients(storage, operation)
+        figures, moments = fill_in(grads, rows, dtype)
+        grad, means, statistics = grads.finish(figures, moments)
+        found.append(storage.named(grad) | {"figures": means, "means": statistics[0], "variances": statistics[1]})
+    return found[0], found[1]
+
+
+def fill_in(grads: Gradients, rows: int, dtype: torch.dtype) -> tuple[Tensor, Moments]:
+    """Set all gradients of a network, the same in each call, and return figures and moments to finish them with.
+
+    Values that are summed lean to one side, so that no sum is small beside what rounds in it.
+    """
+    device, spans = grads.storage.parameters.device, {span.name: span for span in grads.storage.spans}
+    embed = ("trunk.embed.weight", "trunk.input_norm.gain", "trunk.input_norm.offset")
+    *ensemble, width, inputs = spans[embed[0]].shape
+    members = ensemble[0] if ensemble else 1
+    factors = [ramp((members, 8, columns), device, columns).to(dtype) for columns in (width, filled(inputs + 1))]
+    own = [ramp((members, *shape), device, len(shape)) for shape in ((width, inputs), (inputs,), (inputs,))]
+    grads.embedding(embed, Embedding(*factors, *own))
+    means, scales = [ramp((inputs,), device, 1)] * members, list[Tensor]()
+    variances = [1.0 + ramp((inputs,), device, 2)] * members
+    for seed, span in enumerate(span for name, span in spans.items() if name not in embed):
+        size = span.size // members
+        if span.name in grads.storage.linear:
+            sides = [ramp((members, 8, columns), device, seed).to(dtype) for columns in span.shape[-2:]]
+            grads.product(span.name, *sides)
+        elif ".blocks." in span.name:
+            grads[span.name] = ramp(span.shape, device, seed)
+            if span.name.endswith("gain"):
+                means.append(ramp((members, size), device, seed + 1))
+                scales.append(1.5 + ramp((members, size), device, seed + 2))
+        elif span.name.startswith("trunk."):
+            grads.total(span.name, 1.0 + ramp((members, rows, size), device, seed))
+        else:
+            values = 1.0 + ramp((rows, members, filled(size)), device, seed)
+            grads.total(span.name, values.transpose(0, 1))
+    return 1.0 + ramp((3, rows), device, 3), Moments(means, variances, scales, 2 * rows)
 
 
 def check_row_steps(*steps: NetworkStep) -> None:

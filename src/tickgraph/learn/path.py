@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, first_line
-from tickgraph.learn import batch_norm, running
+from tickgraph.learn import batch_norm, put_off, running
 from tickgraph.learn.gradients import Gradients
 from tickgraph.learn.running import AffineForm
-from tickgraph.learn.storage import Storage, flatten
+from tickgraph.learn.storage import Storage
 from tickgraph.learn.trunk import NormForm, SmallForm, whiten
 
 _log = logging.getLogger(__name__)
@@ -43,20 +43,21 @@ class Switches:
     joined: bool = False
     """The stacked critics' small parameters are put together by one copy of all parts, figures for the log by
     comparisons in the kernel that adds them up, and of gradients that are written out what a backward pass does not
-    wait for is done by one operation (see `gradients.py`); else as a compiler sees fit."""
+    wait for is done by one operation (see `put_off.py`); else as a compiler sees fit."""
     batch_norm: str = "torch"
     loss_head: str = "torch"
     affine: str = "torch"
     small_weights: str = "torch"
+    put_off: str = "torch"
     row_step: str = "torch"
     """torch, or triton: the kernel of that name in `kernels/`; of affine, a layer on running statistics,
-    `affine_product`, and of small_weights, what products and norms read of all but the blocks' weights,
-    `stack_weights`."""
+    `affine_product`; of small_weights, what products and norms read of all but the blocks' weights, `stack_weights`;
+    and of put_off, what that one operation does besides products, `finish`, which needs `joined`."""
     reasons: tuple[str, ...] = ()
     """Why kernels that were wanted do not run."""
 
     def __post_init__(self) -> None:
-        written = ("batch_norm", "loss_head", "affine", "small_weights")
+        written = ("batch_norm", "loss_head", "affine", "small_weights", "put_off")
         for name in (*written, "row_step"):
             form = getattr(self, name)
             if form not in FORMS:
@@ -67,6 +68,8 @@ class Switches:
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
             raise TickgraphError(f"Switches has {', '.join(without)} without manual; switch manual on")
+        if self.put_off == "triton" and not self.joined:
+            raise TickgraphError("Switches has put_off without joined; switch joined on")
         if self.beside and not self.shared_actions:
             raise TickgraphError("Switches has beside without shared_actions; switch shared_actions on")
 
@@ -76,7 +79,13 @@ class Switches:
 
     def gradients(self, storage: Storage) -> Gradients:
         """Return what gathers the gradients of a network that are written out."""
-        return Gradients(storage, None if self.joined else flatten)
+        if not self.joined:
+            return Gradients(storage, None)
+        if self.put_off == "torch":
+            return Gradients(storage, put_off.finish)
+        from tickgraph.learn.kernels import finish as kernel
+
+        return Gradients(storage, kernel.finish)
 
     def norm_form(self) -> NormForm:
         """Return what computes batch norms."""

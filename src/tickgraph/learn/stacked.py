@@ -21,6 +21,7 @@ from tickgraph.learn.kernel_check import (
     check_affine,
     check_batch_norm,
     check_loss_head,
+    check_put_off,
     check_row_steps,
     check_small_weights,
 )
@@ -374,5 +375,6 @@ def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
         "loss_head": lambda: check_loss_head(device, cfg.batch_size, cfg.critic_width, learner.atoms, dtype),
         "affine": lambda: check_affine(device, critic_layers, actor_layers, dtype),
         "small_weights": lambda: check_small_weights(networks, dtype),
+        "put_off": lambda: check_put_off([(storage, cfg.batch_size) for storage in storages], dtype),
         "row_step": lambda: check_row_steps(learner.critic_step, learner.actor_step),
     }

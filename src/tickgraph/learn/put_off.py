@@ -1,0 +1,226 @@
+"""What a backward pass puts off, done by one operation.
+
+On a GPU that deals it to a few streams, in a graph to branches, as most of it alone leaves a GPU idle; large products
+follow each other on the caller's. How sums, figures, statistics and copies are computed is a form: torch's operations
+here, or their kernels.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tickgraph.learn.gradients import EPS, Embedding, Moments, Plan, full_product
+
+SMALL = 1 << 17
+"""Elements of a product up to which it leaves much of a GPU idle: 32 tiles of 64 by 64."""
+FOLD = 32
+"""Rows that are summed first."""
+
+Job = Iterator[None]
+"""Work to enqueue, in steps: what is to run before all large products, if anything is, is the first."""
+
+
+class Rest(NamedTuple):
+    """What is put off besides products."""
+
+    totals: list[tuple[int, int, Tensor]]
+    """Of each sum over rows: place, columns, and values (M, R, that many columns or more)."""
+    parts: list[tuple[int, Tensor]]
+    """Of each copy: place and tensor (N,)."""
+    figures: Tensor
+    moments: Moments
+
+
+class Form(NamedTuple):
+    """How it is computed."""
+
+    unfold: Callable[[Tensor, Sequence[int], Tensor, Embedding], None]
+    """Writes `Embedding.gradients` to their places in the flat gradient, given those and the product (M, d, I filled
+    up) that they come from."""
+    rest: Callable[[Sequence[Tensor], Rest], list[list[Job]]]
+    """Returns what writes a `Rest` to flat gradient, figures' means and statistics, by streams."""
+
+
+def carry_out(tensors: Sequence[Tensor], plan: Sequence[int], form: Form) -> list[Tensor]:
+    """Return what `Gradients.finish` does; arguments of a `gradients.Operation`, and how."""
+    how, given = Plan.of(plan), iter(tensors)
+    outputs = outputs_of(tensors, plan)
+    flat = outputs[0]
+    large, small = list[Job](), list[Job]()
+    for places in how.products:
+        above, source = next(given), next(given)
+        size = above.shape[0] * above.shape[2] * source.shape[2]
+        (small if size <= SMALL else large).append(_multiply(flat, places, above, source))
+    folded = [
+        _unfold(flat, starts, Embedding(*(next(given) for _ in Embedding._fields)), form) for starts in how.embeddings
+    ]
+    totals = [(start, width, next(given)) for start, width in how.totals]
+    rest = Rest(totals, [(start, next(given)) for start in how.parts], next(given), how.moments_of(tensors))
+    others = [folded, *form.rest(outputs, rest)]
+    if flat.is_cuda:
+        _deal(flat.device, large, small, others)
+    else:
+        for job in (*large, *small, *(job for jobs in others for job in jobs)):
+            _end(job)
+    return outputs
+
+
+def outputs_of(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
+    """Return what `carry_out` fills."""
+    how = Plan.of(plan)
+    figures, moments = tensors[how.moments_begin - 1], how.moments_of(tensors)
+    width = sum(mean.numel() for mean in moments.means)
+    sizes: list[tuple[int, ...]] = [(how.size,), (figures.shape[0],), (2, width)]
+    return [figures.new_empty(size) for size in sizes]
+
+
+@torch.library.custom_op("tickgraph::finish_gradients", mutates_args=())
+def finish(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
+    """Return what `Gradients.finish` does, by torch's operations."""
+    return carry_out(tensors, plan, Form(_unfolded, _rest))
+
+
+finish.register_fake(outputs_of)
+
+
+_sides: dict[torch.device, list[torch.cuda.Stream]] = {}
+
+
+def _lanes(device: torch.device, count: int) -> list[torch.cuda.Stream]:
+    """Return streams beside the current one, the same in every call."""
+    own = _sides.setdefault(device, [])
+    own += [torch.cuda.Stream(device) for _ in range(count - len(own))]
+    return own[:count]
+
+
+def _end(job: Job) -> None:
+    for _ in job:
+        pass
+
+
+def _deal(device: torch.device, large: list[Job], small: list[Job], others: list[list[Job]]) -> None:
+    """Enqueue all jobs on streams beside each other, which the current one waits for; each of the lists of others has a
+    stream of its own.
+
+    A large product has as many programs as a GPU has processors and leaves no room on them for those of another
+    product: beside one it takes twice as long. So the first steps of small ones and others come before all large ones.
+    """
+    main = torch.cuda.current_stream(device)
+    lanes = _lanes(device, len(others) + 1)
+    for lane in lanes:
+        lane.wait_stream(main)
+    own, *theirs = lanes
+    dealt = [(lane, job) for lane, jobs in zip(theirs, others, strict=True) for job in jobs]
+    dealt += [(own if large or turn % 2 else main, job) for turn, job in enumerate(small)]
+    firsts = {lane: job for lane, job in reversed(dealt)} if large else {}
+    for lane, job in firsts.items():
+        with torch.cuda.stream(lane):
+            next(job, None)
+    for lane in firsts:
+        main.wait_stream(lane)
+    for lane, job in [*dealt, *((main, job) for job in large)]:
+        with torch.cuda.stream(lane):
+            _end(job)
+    for lane in lanes:
+        main.wait_stream(lane)  # whoever frees a tensor from now on does so behind what reads it
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Write the batched product in float32."""
+    if not left.is_cuda:
+        out.copy_(full_product(left, right))
+    elif left.dtype == torch.float32:
+        torch.bmm(left, right, out=out)
+    else:
+        torch.ops.aten.bmm.dtype_out(left, right, torch.float32, out=out)
+
+
+def _multiply(flat: Tensor, places: Sequence[Sequence[int]], above: Tensor, source: Tensor) -> Job:
+    """Write above^T source to the places of its weights, straight where it is one without columns that fill up."""
+    members, height, width = above.shape[0], above.shape[2], source.shape[2]
+    left, begin = above.transpose(1, 2), 0
+    if len(places) == 1 and places[0][1] == height:
+        _product(left, source, _place(flat, places[0][0], (members, height, width)))
+        return
+    whole = flat.new_empty((members, height, width))
+    _product(left, source, whole)
+    yield
+    for start, rows in places:
+        _place(flat, start, (members, rows, width)).copy_(whole[:, begin : begin + rows])
+        begin += rows
+
+
+def _unfold(flat: Tensor, starts: Sequence[int], given: Embedding, form: Form) -> Job:
+    """Write `Embedding.gradients` to their places."""
+    folded = flat.new_empty((*given.weight.shape[:2], given.x.shape[-1]))
+    _product(given.above.transpose(1, 2), given.x, folded)
+    yield
+    form.unfold(flat, starts, folded, given)
+
+
+def _unfolded(flat: Tensor, starts: Sequence[int], folded: Tensor, given: Embedding) -> None:
+    """Do `Form.unfold`."""
+    shape = given.weight.shape
+    to_folded, to_bias = folded[..., : shape[2]], folded[..., shape[2] : shape[2] + 1]
+    to_weight, *sums = (
+        _place(flat, start, size) for start, size in zip(starts, (shape, *[shape[::2]] * 2), strict=True)
+    )
+    torch.mul(to_folded, given.gain.unsqueeze(1), out=to_weight).addcmul_(to_bias, given.offset.unsqueeze(1))
+    for factor, out in zip((to_folded, to_bias), sums, strict=True):
+        torch.sum(factor * given.weight, 1, out=out)
+
+
+def _rest(outputs: Sequence[Tensor], rest: Rest) -> list[list[Job]]:
+    """Do `Form.rest`."""
+    flat, means, statistics = outputs
+    others = [_copy(flat, rest.parts), _average(means, rest.figures), _pack(statistics, rest.moments)]
+    return [[_add_up(flat, *total) for total in rest.totals], others]
+
+
+def _add_up(flat: Tensor, start: int, width: int, values: Tensor) -> Job:
+    """Write the sums over rows of the first columns to their place; those of many rows in two steps, as torch's own
+    takes several times as long on a GPU."""
+    yield
+    if values.shape[1] % FOLD == 0:
+        values = values.unflatten(1, (-1, FOLD)).sum(2)
+    torch.sum(values[..., :width], 1, out=_place(flat, start, (values.shape[0], width)))
+
+
+def _average(out: Tensor, figures: Tensor) -> Job:
+    yield
+    torch.mean(figures, 1, out=out)
+
+
+def _pack(out: Tensor, moments: Moments) -> Job:
+    """Write `Moments.packed`."""
+    yield
+    means, variances, scales = (
+        [value.reshape(-1) for value in part] for part in (moments.means, moments.variances, moments.scales)
+    )
+    torch.cat(means, out=out[0])
+    torch.cat([*variances, *scales], out=out[1])
+    others = out[1, sum(value.numel() for value in variances) :]
+    others.pow_(-2).sub_(EPS).mul_(moments.rows / (moments.rows - 1))
+
+
+def _copy(flat: Tensor, parts: Sequence[tuple[int, Tensor]]) -> Job:
+    """Write each part (N,) to its place; those that lie behind each other by one copy."""
+    yield
+    order = sorted(parts, key=lambda part: part[0])
+    while order:
+        start, first = order.pop(0)
+        run, end = [first], start + first.numel()
+        while order and order[0][0] == end:
+            run.append(order.pop(0)[1])
+            end += run[-1].numel()
+        if len(run) == 1:
+            flat[start:end].copy_(first)
+        else:
+            torch.cat(run, out=flat[start:end])
+
+
+def _place(flat: Tensor, start: int, shape: Sequence[int]) -> Tensor:
+    return flat[start : start + math.prod(shape)].view(*shape)
