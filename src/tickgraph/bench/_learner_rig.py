@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tickgraph.bench._learner_paths import EAGER, BenchPath
 from tickgraph.core.arena import Arena
-from tickgraph.core.graph import Graph
+from tickgraph.core.graph import Graph, chain_stream
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.update import UpdateCycle
@@ -113,7 +113,7 @@ class LearnerRig:
         self.cycle = UpdateCycle(self.learner, self.ring, spec.updates, self.resolution, path.scope, path.kernels)
         self.arena.seal()
         self._phase: int | None = None  # of the next cycle, None: ask the device
-        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.stream = chain_stream(self.device) if self.device.type == "cuda" else None
         self.graphs = {
             phase: Graph(
                 f"update/{phase}",

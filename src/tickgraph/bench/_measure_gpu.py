@@ -17,6 +17,7 @@ from tickgraph.bench._proof import ITERATIONS, device_memory, growth, judge
 from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._trace import host_syncs, record
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.graph import chain_stream
 from tickgraph.env.env import Env
 from tickgraph.run.config import Task
 
@@ -39,7 +40,7 @@ def measure(task: Task, case: Case, say: Say, keep: Callable[[Rows], None] = lam
     say(f"{case.task}, {case.num_envs} worlds, {case.scenario}: building {', '.join(names)}")
     collector = build(task, case)
     env = collector.env
-    stream = torch.cuda.Stream(env.device)
+    stream = chain_stream(env.device)
     ticks_of = {name: TickArm(env, name, stream) for name in names if name in TICK_ARMS}
     for name, arm in ticks_of.items():
         say(f"  {name}: compiling and capturing")

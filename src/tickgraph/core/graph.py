@@ -67,7 +67,7 @@ class Graph:
         self._on_cuda = resolution.device.type == "cuda"
         self._joined = stream is None
         if self._enabled == "graph":
-            stream = torch.cuda.Stream(resolution.device) if stream is None else stream
+            stream = chain_stream(resolution.device) if stream is None else stream
         self._stream = stream
         self._debug = os.environ.get(DEBUG, "") not in ("", "0")
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -302,6 +302,15 @@ def _count_nodes(graph: int) -> int | None:
     except (OSError, AttributeError):
         return None
     return None if failed else count.value
+
+
+def chain_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return a stream to capture and launch graphs on, whose kernels go ahead of those of branches.
+
+    A captured kernel keeps its stream's priority. Branches, on streams of the usual one, take what the chain that all
+    waits for leaves idle.
+    """
+    return torch.cuda.Stream(device, priority=-1)
 
 
 def events_leave_graphs(device: torch.device) -> bool:

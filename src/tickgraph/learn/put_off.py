@@ -61,7 +61,7 @@ def carry_out(tensors: Sequence[Tensor], plan: Sequence[int], form: Form) -> lis
     rest = Rest(totals, [(start, next(given)) for start in how.parts], next(given), how.moments_of(tensors))
     others = [folded, *form.rest(outputs, rest)]
     if flat.is_cuda:
-        _deal(flat.device, large, small, others)
+        _deal(flat.device, large, small[::-1], others)  # a head's product, made first, is not straight to its place
     else:
         for job in (*large, *small, *(job for jobs in others for job in jobs)):
             _end(job)
@@ -115,7 +115,9 @@ def _deal(device: torch.device, large: list[Job], small: list[Job], others: list
     own, *theirs = lanes
     dealt = [(lane, job) for lane, jobs in zip(theirs, others, strict=True) for job in jobs]
     dealt += [(own if large or turn % 2 else main, job) for turn, job in enumerate(small)]
-    firsts = {lane: job for lane, job in reversed(dealt)} if large else {}
+    firsts = dict[torch.cuda.Stream, Job]()
+    for lane, job in dealt if large else ():
+        firsts.setdefault(lane, job)
     for lane, job in firsts.items():
         with torch.cuda.stream(lane):
             next(job, None)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tickgraph.learn.batch_norm import EPS, wide
 from tickgraph.learn.gradients import full_product
-from tickgraph.learn.trunk import Weights, fill, fill_input, product
+from tickgraph.learn.trunk import Weights, fill_input, product
 
 Gate = tuple[Tensor, Tensor]
 """What a layer gave, (M, R, C), and its factor, (M, 1, C) float32."""
@@ -122,5 +122,5 @@ def eval_backward(
     for (up, down), gate in zip(reversed(weights.blocks), reversed(before[:-1]), strict=True):
         _, above = form.backward(above, weights.weights[down], gates[up])
         grad, above = form.backward(above, weights.weights[up], gate, grad)
-    slope = full_product(grad, fill(weights.folded[..., columns]))
-    return (slope[..., : columns.stop - columns.start] * running.scale[..., columns]).sum(0)
+    slope = full_product(grad, weights.folded)[..., columns]  # of all columns, which lie at even distances
+    return (slope * running.scale[..., columns]).sum(0)

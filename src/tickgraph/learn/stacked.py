@@ -298,7 +298,8 @@ class ActorUpdate:
         to_log_std = to_mean * torch.exp(log_std) * noise - alpha / size
         to_raw = to_log_std * (6.0 * (1.0 - torch.tanh(raw).square()))
 
-        to_out = fill(torch.cat((to_mean, to_raw), dim=-1)).to(self.dtype).unsqueeze(0)
+        rest = to_mean.new_zeros((size, filled(2 * actions) - 2 * actions))  # in the same kernel, unlike `fill`
+        to_out = torch.cat((to_mean, to_raw, rest), dim=-1).to(self.dtype).unsqueeze(0)
         above = torch.bmm(to_out, passed.head)
         to_features, to_gain = trunk.unit_backward(above, passed.unit, passed.scale, weights.gain)
         grads = self.path.gradients(self.storage)
@@ -318,11 +319,12 @@ class ActorUpdate:
         h, gates = eval_forward(weights, running, torch.cat((obs, action), dim=-1), self.affine)
         features, unit, scale = trunk.unit_features(h, weights.gain)
         head, bias = critic_head(weights, self.dtype)
-        logits, atoms = full_product(features, head.transpose(1, 2)) + bias, critics.atoms
-        probs = torch.softmax(logits[..., : atoms.shape[0]], dim=-1)
+        logits, atoms = full_product(features, head.transpose(1, 2)) + bias, fill(critics.atoms)
+        known = torch.arange(atoms.shape[0], device=atoms.device) < critics.atoms.shape[0]
+        probs = torch.softmax(torch.where(known, logits, -torch.inf), dim=-1)
         values = (probs * atoms).sum(-1)
         lesser = values.argmin(0, keepdim=True) == torch.arange(values.shape[0], device=values.device)[:, None]
-        to_logits = fill(probs * (atoms - values.unsqueeze(-1)) * lesser.unsqueeze(-1)).to(self.dtype)
+        to_logits = (probs * (atoms - values.unsqueeze(-1)) * lesser.unsqueeze(-1)).to(self.dtype)
         above, _ = trunk.unit_backward(torch.bmm(to_logits, head), unit, scale, weights.gain)
         columns = slice(obs.shape[1], obs.shape[1] + action.shape[1])
         slope = eval_backward(weights, running, gates, above.to(self.dtype), columns, self.affine)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.graph import Graph, events_leave_graphs
+from tickgraph.core.graph import Graph, chain_stream, events_leave_graphs
 from tickgraph.core.program import Resolution, resolve_execution
 from tickgraph.env.env import Env
 from tickgraph.learn.explore import Explorer
@@ -98,7 +98,7 @@ class Iteration:
             self._collected, self._updated = torch.cuda.Event(), torch.cuda.Event()
             # Blocking, so that a host that waits leaves its core to others.
             self._events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(REMEMBERED)]
-            self.streams = streams or (torch.cuda.Stream(device), torch.cuda.Stream(device))
+            self.streams = streams or (chain_stream(device), chain_stream(device))
             for event in (self._collected, self._updated, *self._events):
                 event.record(self.streams[0])  # made here, and not one by one in the first iterations
             self._apart = self._apart or (overlap and not events_leave_graphs(device))
