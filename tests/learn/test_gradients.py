@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tickgraph.core.arena import Arena
+from tickgraph.learn import put_off
 from tickgraph.learn.gradients import Embedding, Gradients, Moments, Operation, Plan
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.put_off import SMALL, finish
@@ -166,6 +167,56 @@ def test_products_of_all_sizes_and_parts_between_them(device, form):
     torch.testing.assert_close(means, figures.mean(1))
     torch.testing.assert_close(statistics, moments.packed())
     torch.library.opcheck(operation, (tensors, plan), test_utils=("test_schema", "test_faketensor"))
+
+
+class Lane:
+    """A stream that keeps what is enqueued on it and on streams, in their order."""
+
+    now: "Lane"
+
+    def __init__(self, name: str, seen: list[tuple[str, str]]) -> None:
+        self.name, self.seen = name, seen
+
+    def wait_stream(self, other: "Lane") -> None:
+        self.seen.append((self.name, f"waits for {other.name}"))
+
+    def __enter__(self) -> None:
+        self.before, Lane.now = Lane.now, self
+
+    def __exit__(self, *error: object) -> None:
+        Lane.now = self.before
+
+
+@pytest.mark.parametrize("large", [2, 0])
+def test_large_products_come_behind_the_first_steps_of_all_others(monkeypatch, large):
+    seen: list[tuple[str, str]] = []
+    main, *sides = (Lane(name, seen) for name in ("main", "a", "b", "c"))
+
+    def job(name: str, steps: int):
+        for step in range(steps):
+            seen.append((Lane.now.name, f"{name} {step}"))
+            if step < steps - 1:
+                yield
+
+    Lane.now = main
+    monkeypatch.setattr(put_off, "_lanes", lambda device, count: sides[:count])
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda lane: lane)
+    others = [[job("embed", 2)], [job("rest", 1)]]
+    put_off._deal(torch.device("cuda"), [job(f"large {i}", 1) for i in range(large)], [job("head", 2)], others)
+    assert seen[:3] == [(name, "waits for main") for name in "abc"] and Lane.now is main
+    assert seen[-3:] == [("main", f"waits for {name}") for name in "abc"]
+    found = {what: at for at, what in enumerate(seen)}
+    assert len(found) == len(seen) - (3 if large else 0) and found["b", "embed 0"] < found["b", "embed 1"]
+    if large:
+        own = ("a", "head 0"), ("a", "head 1")
+        firsts, waited = [own[0], ("b", "embed 0"), ("c", "rest 0")], len(seen) - 3
+        begun = [at for at, (lane, what) in enumerate(seen[:waited]) if lane == "main" and what.startswith("waits")]
+        assert len(begun) == 3 and max(found[first] for first in firsts) < begun[0]
+        assert begun[-1] < min(found[own[1]], found["b", "embed 1"], found["main", "large 0 0"])
+        assert found["main", "large 0 0"] < found["main", "large 1 0"]
+    else:
+        assert ("main", "head 1") in found and ("c", "rest 0") in found
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -214,7 +214,8 @@ def fill_in(grads: Gradients, rows: int, dtype: torch.dtype) -> tuple[Tensor, Mo
     for seed, span in enumerate(span for name, span in spans.items() if name not in embed):
         size = span.size // members
         if span.name in grads.storage.linear:
-            sides = [ramp((members, 8, columns), device, seed).to(dtype) for columns in span.shape[-2:]]
+            widths = filled(span.shape[-2]), span.shape[-1]
+            sides = [ramp((members, 8, columns), device, seed).to(dtype) for columns in widths]
             grads.product(span.name, *sides)
         elif ".blocks." in span.name:
             grads[span.name] = ramp(span.shape, device, seed)
