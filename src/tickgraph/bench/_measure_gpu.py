@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 
 from tickgraph.bench import _replay as replay
 from tickgraph.bench._bars import AA_LIMIT, bars
