@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-
 from tickgraph.bench import _replay as replay
 from tickgraph.bench._bars import AA_LIMIT, bars
 from tickgraph.bench._blocks import State, play_blocks
