@@ -202,18 +202,19 @@ def test_large_products_come_behind_the_first_steps_of_all_others(monkeypatch, l
     monkeypatch.setattr(put_off, "_lanes", lambda device, count: sides[:count])
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
     monkeypatch.setattr(torch.cuda, "stream", lambda lane: lane)
-    others = [[job("embed", 2)], [job("rest", 1)]]
-    put_off._deal(torch.device("cuda"), [job(f"large {i}", 1) for i in range(large)], [job("head", 2)], others)
+    first, *small = [job(f"large {i}", 1) for i in range(large)], [job("embed", 2)], [job("head", 2)]
+    put_off._deal(torch.device("cuda"), first, *small, [[job("rest", 1)]])
     assert seen[:3] == [(name, "waits for main") for name in "abc"] and Lane.now is main
     assert seen[-3:] == [("main", f"waits for {name}") for name in "abc"]
     found = {what: at for at, what in enumerate(seen)}
-    assert len(found) == len(seen) - (3 if large else 0) and found["b", "embed 0"] < found["b", "embed 1"]
+    assert len(found) == len(seen) - (3 if large else 0) and found["a", "embed 0"] < found["a", "embed 1"]
     if large:
-        own = ("a", "head 0"), ("a", "head 1")
-        firsts, waited = [own[0], ("b", "embed 0"), ("c", "rest 0")], len(seen) - 3
+        own = ("b", "head 0"), ("b", "head 1")
+        firsts, waited = [("a", "embed 0"), own[0], ("c", "rest 0")], len(seen) - 3
+        assert seen[3:6] == firsts, "what takes longest first"
         begun = [at for at, (lane, what) in enumerate(seen[:waited]) if lane == "main" and what.startswith("waits")]
         assert len(begun) == 3 and max(found[first] for first in firsts) < begun[0]
-        assert begun[-1] < min(found[own[1]], found["b", "embed 1"], found["main", "large 0 0"])
+        assert begun[-1] < min(found[own[1]], found["a", "embed 1"], found["main", "large 0 0"])
         assert found["main", "large 0 0"] < found["main", "large 1 0"]
     else:
         assert ("main", "head 1") in found and ("c", "rest 0") in found

@@ -59,11 +59,12 @@ def carry_out(tensors: Sequence[Tensor], plan: Sequence[int], form: Form) -> lis
     ]
     totals = [(start, width, next(given)) for start, width in how.totals]
     rest = Rest(totals, [(start, next(given)) for start in how.parts], next(given), how.moments_of(tensors))
-    others = [folded, *form.rest(outputs, rest)]
+    others = form.rest(outputs, rest)
     if flat.is_cuda:
-        _deal(flat.device, large, small[::-1], others)  # a head's product, made first, is not straight to its place
+        # A head's product, made first and so the last, is followed by copies.
+        _deal(flat.device, large, folded, small[::-1], others)
     else:
-        for job in (*large, *small, *(job for jobs in others for job in jobs)):
+        for job in (*large, *folded, *small, *(job for jobs in others for job in jobs)):
             _end(job)
     return outputs
 
@@ -101,20 +102,22 @@ def _end(job: Job) -> None:
         pass
 
 
-def _deal(device: torch.device, large: list[Job], small: list[Job], others: list[list[Job]]) -> None:
-    """Enqueue all jobs on streams beside each other, which the current one waits for; each of the lists of others has a
-    stream of its own.
+def _deal(device: torch.device, large: list[Job], folded: list[Job], small: list[Job], others: list[list[Job]]) -> None:
+    """Enqueue all jobs on streams beside each other, which the current one waits for; what is folded, and each of the
+    lists of others, has a stream of its own.
 
     A large product has as many programs as a GPU has processors and leaves no room on them for those of another
-    product: beside one it takes twice as long. So the first steps of small ones and others come before all large ones.
+    product: beside one it takes twice as long. So the first steps of the rest come before all large ones, those that
+    take longest first.
     """
     main = torch.cuda.current_stream(device)
-    lanes = _lanes(device, len(others) + 1)
+    lanes = _lanes(device, len(others) + 2)
     for lane in lanes:
         lane.wait_stream(main)
-    own, *theirs = lanes
-    dealt = [(lane, job) for lane, jobs in zip(theirs, others, strict=True) for job in jobs]
-    dealt += [(own if large or turn % 2 else main, job) for turn, job in enumerate(small)]
+    own, beside, *theirs = lanes
+    dealt = [(own, job) for job in folded]
+    dealt += [(beside if large or turn % 2 else main, job) for turn, job in enumerate(small)]
+    dealt += [(lane, job) for lane, jobs in zip(theirs, others, strict=True) for job in jobs]
     firsts = dict[torch.cuda.Stream, Job]()
     for lane, job in dealt if large else ():
         firsts.setdefault(lane, job)
