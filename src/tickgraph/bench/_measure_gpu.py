@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from tickgraph.bench import _replay as replay
 from tickgraph.bench._bars import AA_LIMIT, bars
 from tickgraph.bench._blocks import State, play_blocks
@@ -15,7 +17,6 @@ from tickgraph.bench._proof import ITERATIONS, device_memory, growth, judge
 from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._trace import host_syncs, record
 from tickgraph.core.errors import TickgraphError, nearby
-from tickgraph.core.graph import chain_stream
 from tickgraph.env.env import Env
 from tickgraph.run.config import Task
 
@@ -38,7 +39,7 @@ def measure(task: Task, case: Case, say: Say, keep: Callable[[Rows], None] = lam
     say(f"{case.task}, {case.num_envs} worlds, {case.scenario}: building {', '.join(names)}")
     collector = build(task, case)
     env = collector.env
-    stream = chain_stream(env.device)
+    stream = torch.cuda.Stream(env.device)
     ticks_of = {name: TickArm(env, name, stream) for name in names if name in TICK_ARMS}
     for name, arm in ticks_of.items():
         say(f"  {name}: compiling and capturing")

@@ -67,7 +67,7 @@ class Graph:
         self._on_cuda = resolution.device.type == "cuda"
         self._joined = stream is None
         if self._enabled == "graph":
-            stream = chain_stream(resolution.device) if stream is None else stream
+            stream = torch.cuda.Stream(resolution.device) if stream is None else stream
         self._stream = stream
         self._debug = os.environ.get(DEBUG, "") not in ("", "0")
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -305,10 +305,10 @@ def _count_nodes(graph: int) -> int | None:
 
 
 def chain_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return a stream to capture and launch graphs on, whose kernels go ahead of those of branches.
+    """Return a stream to capture and launch graphs on whose kernels go ahead of those of other streams.
 
-    A captured kernel keeps its stream's priority. Branches, on streams of the usual one, take what the chain that all
-    waits for leaves idle.
+    A captured kernel keeps its stream's priority. So branches, on streams of the usual one, take what the chain that
+    all waits for leaves idle.
     """
     return torch.cuda.Stream(device, priority=-1)
 

@@ -98,7 +98,7 @@ class Iteration:
             self._collected, self._updated = torch.cuda.Event(), torch.cuda.Event()
             # Blocking, so that a host that waits leaves its core to others.
             self._events = [torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(REMEMBERED)]
-            self.streams = streams or (chain_stream(device), chain_stream(device))
+            self.streams = streams or (torch.cuda.Stream(device), chain_stream(device))
             for event in (self._collected, self._updated, *self._events):
                 event.record(self.streams[0])  # made here, and not one by one in the first iterations
             self._apart = self._apart or (overlap and not events_leave_graphs(device))
