@@ -118,7 +118,7 @@ class CriticUpdate:
         self,
         batch: Batch,
         successor: tuple[Tensor, Tensor],
-        alpha: Tensor,
+        log_alpha: Tensor,
         inputs: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> CriticGradient:
         """Compute `flashsac.critic_objective` and its gradient.
@@ -126,7 +126,7 @@ class CriticUpdate:
         Args:
             batch: B transitions, `reward` already normalised.
             successor: a' (B, A) and log pi(a'|s') (B,).
-            alpha: () temperature.
+            log_alpha: () log temperature.
             inputs: what `inputs` returned for them, if it was called before.
         """
         action, log_prob = successor
@@ -138,7 +138,7 @@ class CriticUpdate:
         h, kept = trunk.forward(weights, x, self.norm, 2)
         ends = (weights.gain, *critic_head(weights, self.dtype))
         to_h, features, to_logits, figures, to_gain, to_bias = critic_tail(
-            h, *ends, batch.reward, batch.discount, alpha * log_prob, self.atoms, self.head
+            h, *ends, batch.reward, batch.discount, log_prob, log_alpha, self.atoms, self.head
         )
         grads = self.path.gradients(self.storage)
         grads.product("head.weight", to_logits, features)
