@@ -123,9 +123,11 @@ def build_rows(network: Module, kind: str, copies: bool, target: bool, decay: bo
     return len(code)
 
 
-def build_aligned(kernel, constants: dict, numbers: Sequence[str], **pointers: str) -> int:
+def build_aligned(
+    kernel, constants: dict, numbers: Sequence[str], warps: int = batch_norm.WARPS, **pointers: str
+) -> int:
     """Build for addresses and `numbers` that are multiples of 16, where several values are loaded at a time."""
-    code = machine_code(kernel, constants, batch_norm.WARPS, numbers, **pointers)
+    code = machine_code(kernel, constants, warps, numbers, **pointers)
     assert not stack_bytes(code), "registers that do not fit are kept in memory"
     return len(code)
 
@@ -147,7 +149,10 @@ def norm_builds(kind: str) -> dict[str, int]:
             if how.chunks:
                 sums = how.sums() | flags
                 found[f"grad sums {name} {extra}"] = build_aligned(batch_norm._grad_sums, sums, even, **given)
-            found[f"grad {name} {extra}"] = build_aligned(batch_norm._grad, how.last() | flags, even, out=kind, **given)
+            grad = torch.empty((0, rows, 0), dtype=torch.bfloat16 if kind == "*bf16" else torch.float32)
+            warps = batch_norm.plan_backward(members, rows, cols, grad, extra).warps
+            last = how.last() | flags
+            found[f"grad {name} {extra}"] = build_aligned(batch_norm._grad, last, even, warps, out=kind, **given)
     for rows in (4096, 512):
         how = batch_norm.plan(1, rows, 130, rows)
         last = how.last() | {"CHUNK_ROWS": how.steps * batch_norm.ROWS}

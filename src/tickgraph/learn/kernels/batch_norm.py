@@ -324,6 +324,13 @@ def plan(members: int, rows: int, cols: int, summed: int) -> Plan:
     return Plan(ROWS, COLS, chunks, triton.cdiv(summed, chunks * ROWS), WARPS)
 
 
+def plan_backward(members: int, rows: int, cols: int, grad: Tensor, extra: bool) -> Plan:
+    """Return `plan` for a backward pass; of three inputs in float32 a tile of all rows is held by twice the threads."""
+    how = plan(members, rows, cols, grad.shape[1])
+    wide = extra and not how.chunks and grad.dtype == torch.float32
+    return how._replace(warps=2 * how.warps) if wide else how
+
+
 def _partial(x: Tensor, members: int, cols: int, how: Plan) -> Tensor:
     return x.new_empty((members, how.chunks, 2, cols), dtype=torch.float32)
 
@@ -372,8 +379,7 @@ def norm_relu_backward(
     mean, scale = mean.contiguous(), scale.contiguous()
     past = grad if extra is None else extra.contiguous()
     members, rows, cols = x.shape
-    grad_rows, sizes = grad.shape[1], (rows, grad.shape[1], past.shape[1], cols)
-    how = plan(members, rows, cols, grad_rows)
+    sizes, how = (rows, grad.shape[1], past.shape[1], cols), plan_backward(members, rows, cols, grad, extra is not None)
     partial, across = _partial(x, members, cols, how), triton.cdiv(cols, how.cols)
     out, to_gain, to_offset = torch.empty_like(x), torch.empty_like(gain), torch.empty_like(gain)
     inputs, flags = (grad, past, x, mean, scale, gain, offset, partial), {"EXTRA": extra is not None}
