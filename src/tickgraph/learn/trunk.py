@@ -159,8 +159,11 @@ def fill(x: Tensor) -> Tensor:
 
 
 def fill_input(xhat: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a normalised input (..., I) with a column of ones, filled up."""
-    return fill(torch.cat((xhat, torch.ones_like(xhat[..., :1])), dim=-1)).to(dtype)
+    """Return a normalised input (..., I) with a column of ones, filled up, as one expression."""
+    cols = xhat.shape[-1]
+    width = filled(cols + 1)
+    ones = torch.arange(width, device=xhat.device) == cols
+    return torch.where(ones, 1.0, F.pad(xhat, (0, width - cols))).to(dtype)
 
 
 def whiten(x: Tensor, dtype: torch.dtype, upper: Tensor | None = None, lower: Tensor | None = None) -> Normed:
