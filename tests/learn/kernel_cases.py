@@ -582,7 +582,7 @@ def step_case(
 
 def cycle_case(device: str) -> float:
     """Three critic updates and two of the actor, every kernel on, against the torch forms: whatever a cycle writes."""
-    small = dict(critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6, bf16=False)
+    small = dict(critic_width=4, actor_width=4, critic_blocks=2, actor_blocks=1, atoms=7, batch_size=6, bf16=False)
     forms = Switches(manual=True, copies=True, shared_actions=True, joined=True)
     kernels = replace(forms, batch_norm="triton", loss_head="triton", affine="triton", row_step="triton")
     kernels = replace(kernels, small_weights="triton", put_off="triton")
