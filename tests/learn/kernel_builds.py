@@ -50,6 +50,7 @@ NUMBERS = dict.fromkeys(("eps", "momentum", "tau", "max_norm"), "fp32") | dict.f
         "rows",
         "cols",
         "grad_rows",
+        "extra_rows",
         "width",
         "own",
         "size",
@@ -122,27 +123,36 @@ def build_rows(network: Module, kind: str, copies: bool, target: bool, decay: bo
     return len(code)
 
 
-def build_aligned(kernel, constants: dict, numbers: Sequence[str], **pointers: str) -> int:
+def build_aligned(
+    kernel, constants: dict, numbers: Sequence[str], warps: int = batch_norm.WARPS, **pointers: str
+) -> int:
     """Build for addresses and `numbers` that are multiples of 16, where several values are loaded at a time."""
-    code = machine_code(kernel, constants, batch_norm.WARPS, numbers, **pointers)
+    code = machine_code(kernel, constants, warps, numbers, **pointers)
     assert not stack_bytes(code), "registers that do not fit are kept in memory"
     return len(code)
 
 
 def norm_builds(kind: str) -> dict[str, int]:
     """Build batch norm for `LAYERS`, and the whitening of an input of 130 columns, of one and of joined tensors."""
-    found, even = {}, ("rows", "cols", "grad_rows")
+    found, even = {}, ("rows", "cols", "grad_rows", "extra_rows")
     for members, rows, cols in LAYERS:
         how, name = batch_norm.plan(members, rows, cols, rows), f"{kind} {rows} {cols}"
         last = how.last() | {"CHUNK_ROWS": how.steps * batch_norm.ROWS}
         if how.chunks:
             sums = how.sums() | {"JOINED": False}
             found[f"moments {name}"] = build_aligned(batch_norm._moments, sums, even, x=kind)
-            found[f"grad sums {name}"] = build_aligned(batch_norm._grad_sums, how.sums(), even, x=kind, grad=kind)
         for residual, first in ((False, None), (True, None), (True, 2), (True, 1)):
             flags, given = last | {"RESIDUAL": residual, "FIRST": first}, {"x": kind, "residual": kind, "y": kind}
             found[f"norm {name} {residual} {first}"] = build_aligned(batch_norm._norm, flags, even, **given)
-        found[f"grad {name}"] = build_aligned(batch_norm._grad, how.last(), even, x=kind, grad=kind, out=kind)
+        for extra in (False, True):
+            flags, given = {"EXTRA": extra}, {"x": kind, "grad": kind, "extra": kind}
+            if how.chunks:
+                sums = how.sums() | flags
+                found[f"grad sums {name} {extra}"] = build_aligned(batch_norm._grad_sums, sums, even, **given)
+            grad = torch.empty((0, rows, 0), dtype=torch.bfloat16 if kind == "*bf16" else torch.float32)
+            warps = batch_norm.plan_backward(members, rows, cols, grad, extra).warps
+            last = how.last() | flags
+            found[f"grad {name} {extra}"] = build_aligned(batch_norm._grad, last, even, warps, out=kind, **given)
     for rows in (4096, 512):
         how = batch_norm.plan(1, rows, 130, rows)
         last = how.last() | {"CHUNK_ROWS": how.steps * batch_norm.ROWS}

@@ -49,7 +49,8 @@ def off(mine: Tensor, wanted: Tensor) -> float:
 
 
 def norm_case(device: str, dtype: torch.dtype, rows: int, cols: int, far: float) -> float:
-    """Batch norm, forward and backward, with and without a residual; means `far` from 0, and the last rows not read."""
+    """Batch norm, forward and backward, with and without a residual; means `far` from 0, and the last rows not read,
+    or read past a block alone."""
     from tickgraph.learn.kernels import batch_norm as kernel
 
     torch.manual_seed(0)
@@ -63,8 +64,9 @@ def norm_case(device: str, dtype: torch.dtype, rows: int, cols: int, far: float)
     for extra in (None, residual):
         wanted = batch_norm.norm_relu(x, gain, offset, extra)
         found += zip(kernel.norm_relu(x, gain, offset, extra), wanted, strict=True)
-    inputs = (grad, x, *wanted[1:], gain, offset)
-    found += zip(kernel.norm_relu_backward(*inputs), batch_norm.norm_relu_backward(*inputs), strict=True)
+    inputs = (x, *wanted[1:], gain, offset)
+    for given in ((grad, *inputs), (residual, *inputs, 3.0 * grad), (grad, *inputs, residual[:, : rows // 2])):
+        found += zip(kernel.norm_relu_backward(*given), batch_norm.norm_relu_backward(*given), strict=True)
     return max(off(*pair) for pair in found)
 
 
@@ -122,7 +124,7 @@ def norm_fakes(device: str) -> float:
     for rows in (6, 514):
         x, row = torch.ones(2, rows, 3, device=device, dtype=BF16), torch.ones(2, 3, device=device)
         calls = [(kernel.norm_relu, (x, row, row, x, first)) for first in (None, 0, 1, 2)]
-        calls.append((kernel.norm_relu_backward, (x[:, :5], x, row, row, row, row)))
+        calls += [(kernel.norm_relu_backward, (x[:, :5], x, row, row, row, row, *extra)) for extra in ((), (x[:, :4],))]
         full = x.float()
         calls += [(kernel.whiten, (full[0], BF16, *ends)) for ends in ((), full[:, : rows // 2])]
         for call, args in calls:
@@ -151,13 +153,15 @@ def norm_keeps_a_nan(device: str, rows: int) -> float:
     x[0, rows - 1, 1] = torch.nan
     norm, white = kernel.norm_relu(x, row, row, x), kernel.whiten(x[0], F32)
     back = kernel.norm_relu_backward(x[:, :9].nan_to_num(), x, *norm[1:], row, row)
-    spoiled = [torch.isnan(value).view(-1, value.shape[-1])[:, :3] for value in (*norm, *white, back[0])]
+    sound, past = x.nan_to_num(), x[:, rows // 2 :]
+    extra = kernel.norm_relu_backward(sound, sound, *kernel.norm_relu(sound, row, row)[1:], row, row, past)
+    spoiled = [torch.isnan(value).view(-1, value.shape[-1])[:, :3] for value in (*norm, *white, back[0], *extra)]
     return float(any(not value[:, 1].all() or value[:, ::2].any() for value in spoiled))
 
 
 def hard_rows(given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Give the first rows of a tail's arguments what is hard on the projection."""
-    *ends, reward, discount, cost, atoms = given
+    *ends, reward, discount, log_prob, log_alpha, atoms = given
     high, step = atoms[-1].item(), (atoms[1] - atoms[0]).item()
     # Beyond either end, with and without a discount; between two atoms and on one; hardly any discount, and less;
     # no move at all, and by a whole space; so far that no place is computed well.
@@ -165,24 +169,26 @@ def hard_rows(given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     rows += [(0.0, 0, 0), (step, 0.3, 0.1), (0.1, 0.01, 0.5), (0.2, 1e-7, 0.1), (0.0, 1.0, 0.0), (step, 1.0, 0.0)]
     rows += [(3e4, 1.0, 3e4), (torch.inf, 0.97, 0.0)]
     for at, row in enumerate(rows):
-        reward[at], discount[at], cost[at] = row
-    return (*ends, reward, discount, cost, atoms)
+        reward[at], discount[at], log_prob[at] = row
+    return (*ends, reward, discount, log_prob, torch.zeros_like(log_alpha), atoms)  # at which the moves are exact
 
 
 def tail_case(device: str, dtype: torch.dtype, rows: int, width: int, atoms: int) -> float:
-    """The critics' tail against float64, rows that are hard to project among them, and columns behind the atoms."""
+    """The critics' tail against float64, columns behind the atoms too; then with rows that are hard to project."""
     from tickgraph.learn.kernels import loss_head as kernel
 
     support = torch.linspace(-5, 5, atoms, device=device)
-    given = hard_rows(tail_inputs(torch.device(device), rows, width, support, dtype))
-    made = summed_tail(*given, kernel.categorical_head)
-    wanted = summed_tail(*(value.double() for value in given), loss_head.filled_head)
-    assert [value.dtype for value in made] == [dtype] * 3 + [F32] * 3
-    assert not made[2][..., atoms:].any() and not made[5][..., atoms:].any()
+    usual = tail_inputs(torch.device(device), rows, width, support, dtype)
+    found = []
+    for given in (usual, hard_rows(usual)):
+        made = summed_tail(*given, kernel.categorical_head)
+        wanted = summed_tail(*(value.double() for value in given), loss_head.filled_head)
+        assert [value.dtype for value in made] == [dtype] * 3 + [F32] * 3
+        assert not made[2][..., atoms:].any() and not made[5][..., atoms:].any()
+        found += [*zip(made, wanted, strict=True), *zip(made[3], wanted[3], strict=True)]
     again = summed_tail(*given, kernel.categorical_head)
     assert all(torch.equal(first, second) for first, second in zip(made, again, strict=True))
-    pairs = [*zip(made, wanted, strict=True), *zip(made[3], wanted[3], strict=True)]
-    return max(off(*pair) for pair in pairs)
+    return max(off(*pair) for pair in found)
 
 
 def tail_moves_nothing(device: str) -> float:
@@ -190,9 +196,9 @@ def tail_moves_nothing(device: str) -> float:
     from tickgraph.learn.kernels import loss_head as kernel
 
     atoms = torch.linspace(-5, 5, 21, device=device)
-    h, gains, heads, biases, _, _, cost, _ = tail_inputs(torch.device(device), 20, 24, atoms, F32)
-    still, one = torch.zeros_like(cost), torch.ones_like(cost)
-    made = summed_tail(h, gains, heads, biases, still, one, still, atoms, kernel.categorical_head)
+    h, gains, heads, biases, _, _, log_prob, *rest = tail_inputs(torch.device(device), 20, 24, atoms, F32)
+    still, one = torch.zeros_like(log_prob), torch.ones_like(log_prob)
+    made = summed_tail(h, gains, heads, biases, still, one, still, *rest, kernel.categorical_head)
     probs = torch.softmax((unit_features(h, gains)[0] @ heads.transpose(1, 2) + biases)[..., :21], dim=-1)
     values = (probs * atoms).sum(-1)[2:]
     assert (values[0] < values[1]).any() and (values[0] > values[1]).any()
@@ -206,8 +212,8 @@ def tail_keeps_a_nan(device: str) -> float:
 
     atoms, rows = torch.linspace(-5, 5, 21, device=device), 20
     given = tail_inputs(torch.device(device), rows, 24, atoms, F32)
-    h, _, _, biases, reward, discount, cost, _ = given
-    reward[1] = discount[3] = cost[5] = torch.nan
+    h, _, _, biases, reward, discount, log_prob, *_ = given
+    reward[1] = discount[3] = log_prob[5] = torch.nan
     h[0, 7, 2] = h[1, 9, 3] = h[2, 11, 4] = h[3, 13, 5] = h[2:, 17, 0] = torch.nan
     # One target alone: the torch form takes the second where it cannot compare.
     spoiled = torch.tensor([row in (1, 3, 5, 7, 9, 13, 17) for row in range(rows)], device=device)
@@ -218,10 +224,12 @@ def tail_keeps_a_nan(device: str) -> float:
         torch.equal(torch.isnan(mine).any(-1), torch.isnan(theirs).any(-1))
         for mine, theirs in zip(made, wanted, strict=True)
     )
-    whole = tail_inputs(torch.device(device), rows, 24, atoms, F32)
-    whole[3][3, 0, 4] = whole[3][2, 0, 4] = torch.nan
-    made = summed_tail(*whole, kernel.categorical_head)
-    return float(not (found and torch.isnan(made[0]).all() and torch.isnan(made[3][0]).all()))
+    for at, part in ((3, (slice(2, None), 0, 4)), (7, ())):  # a bias of both targets, the temperature
+        whole = tail_inputs(torch.device(device), rows, 24, atoms, F32)
+        whole[at][part] = torch.nan
+        made = summed_tail(*whole, kernel.categorical_head)
+        found = found and torch.isnan(made[0]).all().item() and torch.isnan(made[3][0]).all().item()
+    return float(not found)
 
 
 def tail_fakes(device: str) -> float:
@@ -574,7 +582,7 @@ def step_case(
 
 def cycle_case(device: str) -> float:
     """Three critic updates and two of the actor, every kernel on, against the torch forms: whatever a cycle writes."""
-    small = dict(critic_width=4, actor_width=4, critic_blocks=1, actor_blocks=1, atoms=7, batch_size=6, bf16=False)
+    small = dict(critic_width=4, actor_width=4, critic_blocks=2, actor_blocks=1, atoms=7, batch_size=6, bf16=False)
     forms = Switches(manual=True, copies=True, shared_actions=True, joined=True)
     kernels = replace(forms, batch_norm="triton", loss_head="triton", affine="triton", row_step="triton")
     kernels = replace(kernels, small_weights="triton", put_off="triton")

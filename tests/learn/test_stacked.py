@@ -24,7 +24,7 @@ PATHS = {
 }
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[1, 2, 3])
 def learner(request) -> FlashSac:
     return made(request.param)
 
@@ -73,7 +73,7 @@ def compare(mine, wanted, network, storage, limit: float = 1e-5) -> None:
 def test_critic(learner, batch, path):
     torch.manual_seed(2)
     successor, alpha = (torch.rand(B, 3), torch.randn(B)), torch.tensor(0.3)
-    mine = updates(learner, path)[0].gradient(batch, successor, alpha)
+    mine = updates(learner, path)[0].gradient(batch, successor, alpha.log())
     wanted = flashsac.critic_objective(learner.critic, learner.target, alpha, batch, successor, learner.atoms)
     compare(mine, wanted, learner.critic, learner.critic_storage)
 
@@ -100,7 +100,7 @@ def everything(learner: FlashSac, path: Switches | None, batch: Batch) -> list[t
     successor, noise, alpha = (torch.rand(B, 3), torch.randn(B)), torch.randn(B, 3), torch.tensor(0.3)
     if path is not None:
         critic, actor = updates(learner, path)
-        return [*critic.gradient(batch, successor, alpha), *actor.gradient(batch, noise, alpha)]
+        return [*critic.gradient(batch, successor, alpha.log()), *actor.gradient(batch, noise, alpha)]
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=learner.cfg.bf16, cache_enabled=False):
         critic = flashsac.critic_objective(learner.critic, learner.target, alpha, batch, successor, learner.atoms)
         actor = flashsac.actor_objective(

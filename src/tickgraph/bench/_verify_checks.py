@@ -342,7 +342,7 @@ def _with_head(kind: str) -> Any:
         logits[2, :, :count] = probs.log()
         logits[3, :, count - 1] = 30.0  # a member of the largest mean, which is not the one to take
         biases = torch.zeros(4, 1, width, device=probs.device)
-        to_logits, *_ = head(logits, biases, reward, discount, cost, atoms, torch.float32)
+        to_logits, *_ = head(logits, biases, reward, discount, cost, cost.new_zeros(()), atoms, torch.float32)
         # (p - label) / (members B), of an online distribution that is uniform.
         return 1.0 / count - to_logits[0, :, :count] * (2 * rows)
 

@@ -53,19 +53,21 @@ def halves(x: Tensor, first: int) -> Tensor:
 
 
 def norm_relu_backward(
-    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, gain: Tensor, offset: Tensor
+    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, gain: Tensor, offset: Tensor, extra: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of `norm_relu` for x (M, R, C), gain and offset (M, C); the residual's is `grad` itself.
+    """Return the gradients of `norm_relu` for x (M, R, C), gain and offset (M, C); the residual's is the result's.
 
     Args:
         grad: (M, G, C) of the first G rows; that of the others is 0.
         x, gain, offset: what went in.
         mean, scale: what came out.
+        extra: (M, E, C) with E <= G, what is added to the first E rows of `grad`, in float32.
     """
     rows = x.shape[1]
     centred = wide(x) - mean.unsqueeze(1)
     taken = centred * (scale * gain).unsqueeze(1) + offset.unsqueeze(1) > 0
-    grad = F.pad(wide(grad), (0, 0, 0, rows - grad.shape[1])) * taken
+    parts = [F.pad(wide(part), (0, 0, 0, rows - part.shape[1])) for part in (grad, extra) if part is not None]
+    grad = sum(parts[1:], parts[0]) * taken
     xhat = centred * scale.unsqueeze(1)
     to_offset, to_gain = grad.sum(1), (grad * xhat).sum(1)
     common = (to_offset.unsqueeze(1) + xhat * to_gain.unsqueeze(1)) / rows

@@ -389,7 +389,7 @@ class FlashSac(Learner):
         self, batch: Batch, successor: tuple[Tensor, Tensor], inputs: tuple[Tensor, ...] | None = None
     ) -> Any:
         """Compute `critic_objective` with its gradient."""
-        return self.written.critic.gradient(batch, successor, self.alpha(), inputs)
+        return self.written.critic.gradient(batch, successor, self.log_alpha, inputs)
 
     def apply_critic(self, out: CriticLoss, grad: Tensor, rates: Rates) -> Figures:
         """Take the critic's step, and let the target follow."""

@@ -45,8 +45,9 @@ def check_batch_norm(
                 hold(*pair, limit)
         given = (residual[:, : rows // 2].contiguous(), x, *wanted[1:], gain, offset)
         # About one ReLU in ten million lies so near to 0 that it rounds to the other side, and its gradient with it.
-        for pair in zip(kernel.norm_relu_backward(*given), batch_norm.norm_relu_backward(*given), strict=True):
-            hold(*pair, max(limit, 1e-3))
+        for each in (given, (residual, *given[1:], x[:, : rows // 2])):  # of the last norm, and of one before it
+            for pair in zip(kernel.norm_relu_backward(*each), batch_norm.norm_relu_backward(*each), strict=True):
+                hold(*pair, max(limit, 1e-3))
     for k, (rows, width, behind) in enumerate(inputs):
         x = 1.0 + ramp((rows, width), device, k)
         ends = [ramp((rows // 2, behind), device, seed) for seed in (5, 6)] if behind else []
@@ -73,7 +74,7 @@ def summed_tail(*given: Any) -> tuple[Tensor, ...]:
 
 def tail_inputs(
     device: torch.device, rows: int, width: int, atoms: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return made-up arguments of `loss_head.critic_tail`, some rows without a discount, some beyond the support.
 
     Which target's mean is less is never near: one that rounding turns would change a whole row. Their features lean
@@ -88,9 +89,10 @@ def tail_inputs(
     h[3] -= 2.0 * turn * side
     gains, biases = 1.0 + 0.3 * ramp((4, width), device, 4), torch.zeros((4, 1, filled(count)), device=device)
     biases[..., :count] = ramp((4, 1, count), device, 5)
-    reward, cost = atoms[-1] * ramp((rows,), device, 6), 0.3 * ramp((rows,), device, 7)
+    reward, log_prob = atoms[-1] * ramp((rows,), device, 6), 3.0 * ramp((rows,), device, 7)
+    log_alpha = torch.full((), -2.3, device=device)
     discount = torch.where(ramp((rows,), device, 8) < -0.5, 0.0, 1.0 - 0.1 * ramp((rows,), device, 9).abs())
-    return h.to(dtype), gains, heads.to(dtype), biases, reward, discount, cost, atoms
+    return h.to(dtype), gains, heads.to(dtype), biases, reward, discount, log_prob, log_alpha, atoms
 
 
 def check_affine(

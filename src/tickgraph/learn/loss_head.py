@@ -20,7 +20,8 @@ def critic_tail(
     biases: Tensor,
     reward: Tensor,
     discount: Tensor,
-    cost: Tensor,
+    log_prob: Tensor,
+    log_alpha: Tensor,
     atoms: Tensor,
     head: HeadForm,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -31,7 +32,9 @@ def critic_tail(
         gains: (4, d) of the last norm, float32.
         heads: (4, K filled up, d), in the precision of h.
         biases: (4, 1, K filled up), float32.
-        reward, discount, cost, atoms: of `categorical_head`.
+        reward, discount, atoms: of `categorical_head`.
+        log_prob: (B,) log pi(a'|s').
+        log_alpha: () log temperature.
         head: what computes the part between the products, `filled_head` or its kernel.
 
     Returns:
@@ -42,19 +45,26 @@ def critic_tail(
     """
     features, unit, scale = unit_features(h, gains)
     logits = full_product(features, heads.transpose(1, 2))
-    to_logits, figures, to_bias = head(logits, biases, reward, discount, cost, atoms, h.dtype)
+    to_logits, figures, to_bias = head(logits, biases, reward, discount, log_prob, log_alpha, atoms, h.dtype)
     to_h, to_gain = unit_backward(torch.bmm(to_logits, heads[:2]), unit[:2], scale[:2], gains[:2])
     return to_h.to(h.dtype), features[:2], to_logits, figures, to_gain, to_bias.transpose(0, 1)
 
 
 def filled_head(
-    logits: Tensor, biases: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor, dtype: torch.dtype
+    logits: Tensor,
+    biases: Tensor,
+    reward: Tensor,
+    discount: Tensor,
+    log_prob: Tensor,
+    log_alpha: Tensor,
+    atoms: Tensor,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `categorical_head` of logits that are filled up.
 
     Args:
         logits: (4, B, K filled up) float32, without their biases, of two online members and two targets.
-        biases, reward, discount, cost, atoms: of `critic_tail`.
+        biases, reward, discount, log_prob, log_alpha, atoms: of `critic_tail`.
         dtype: of the gradient.
 
     Returns:
@@ -63,7 +73,7 @@ def filled_head(
     """
     count, width = atoms.shape[0], logits.shape[-1]
     online, target = (logits + biases)[..., :count].chunk(2)
-    made, figures = categorical_head(online, target, reward, discount, cost, atoms)
+    made, figures = categorical_head(online, target, reward, discount, torch.exp(log_alpha) * log_prob, atoms)
     to_logits = F.pad(made, (0, width - count)).to(dtype)
     return to_logits, figures, wide(to_logits).sum(1, keepdim=True).transpose(0, 1)
 

@@ -118,7 +118,7 @@ class CriticUpdate:
         self,
         batch: Batch,
         successor: tuple[Tensor, Tensor],
-        alpha: Tensor,
+        log_alpha: Tensor,
         inputs: tuple[Tensor, Tensor, Tensor] | None = None,
     ) -> CriticGradient:
         """Compute `flashsac.critic_objective` and its gradient.
@@ -126,7 +126,7 @@ class CriticUpdate:
         Args:
             batch: B transitions, `reward` already normalised.
             successor: a' (B, A) and log pi(a'|s') (B,).
-            alpha: () temperature.
+            log_alpha: () log temperature.
             inputs: what `inputs` returned for them, if it was called before.
         """
         action, log_prob = successor
@@ -138,7 +138,7 @@ class CriticUpdate:
         h, kept = trunk.forward(weights, x, self.norm, 2)
         ends = (weights.gain, *critic_head(weights, self.dtype))
         to_h, features, to_logits, figures, to_gain, to_bias = critic_tail(
-            h, *ends, batch.reward, batch.discount, alpha * log_prob, self.atoms, self.head
+            h, *ends, batch.reward, batch.discount, log_prob, log_alpha, self.atoms, self.head
         )
         grads = self.path.gradients(self.storage)
         grads.product("head.weight", to_logits, features)
@@ -169,6 +169,19 @@ def actor_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return fill(weight.transpose(1, 2)).transpose(1, 2).to(dtype), torch.cat(biases, dim=1)[0]
 
 
+def _to_heads(out: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `factor` and `constant` of an `ActorPass`, from what the heads gave (B, 2A), action and noise (B, A).
+
+    log pi = sum(-noise^2 / 2 - log std - ln(2 pi) / 2 - ln(1 - tanh(u)^2)), whose slope along u is 2 tanh(u); u is
+    mean + std noise, and its mean over rows is the loss.
+    """
+    size, raw = out.shape[0], out.chunk(2, dim=-1)[1]
+    along, to_log_std = torch.exp(log_std_of(raw)) * noise, 6.0 * (1.0 - torch.tanh(raw).square())
+    factor, constant = 1.0 - action.square(), (2.0 / size) * action
+    factors = torch.cat((factor, factor * along * to_log_std), dim=-1)
+    return factors, torch.cat((constant, (constant * along - 1.0 / size) * to_log_std), dim=-1)
+
+
 @dataclass
 class ActorPass:
     """What a forward pass of the actor over 2B rows leaves for its gradient, and the actions of the first B."""
@@ -177,8 +190,10 @@ class ActorPass:
     """(B, A)."""
     log_prob: Tensor
     """(B,)."""
-    out: Tensor
-    """(B, 2A) of both heads."""
+    factor: Tensor
+    constant: Tensor
+    """(B, 2A) of both heads: the gradient of what they gave is that of the action times the one, and the temperature
+    times the other."""
     features: Tensor
     unit: Tensor
     scale: Tensor
@@ -195,13 +210,22 @@ class ActorPass:
 
     def flat(self) -> tuple[Tensor, ...]:
         """Return the tensors one after the other: torch 2.11 compiles no program that returns them nested."""
-        heads = (self.action, self.log_prob, self.out, self.features, self.unit, self.scale, self.head)
+        heads = (
+            self.action,
+            self.log_prob,
+            self.factor,
+            self.constant,
+            self.features,
+            self.unit,
+            self.scale,
+            self.head,
+        )
         return (*heads, self.mean, self.variance, self.x, *self.kept.tensors())
 
     @classmethod
     def of(cls, weights: Weights, flat: Sequence[Tensor]) -> Self:
         """Return the pass that `flat` was called on, made with these weights."""
-        own, kept = flat[:10], flat[10:]
+        own, kept = flat[:11], flat[11:]
         return cls(*own, Kept.of(weights, kept))
 
 
@@ -276,15 +300,15 @@ class ActorUpdate:
         h, kept = trunk.forward(weights, x, self.norm, 1)
         features, unit, scale = trunk.unit_features(h, weights.gain)
         action, log_prob, out, head = self._act(weights, features, noise)
-        return ActorPass(action, log_prob, out, features, unit, scale, head, *moments, x, kept)
+        return ActorPass(
+            action, log_prob, *_to_heads(out, action, noise), features, unit, scale, head, *moments, x, kept
+        )
 
     def _gradient(
         self, weights: Weights, passed: ActorPass, batch: Batch, noise: Tensor, alpha: Tensor
     ) -> ActorGradient:
         size, actions = batch.action.shape
         action, log_prob = passed.action, passed.log_prob
-        raw = passed.out.chunk(2, dim=-1)[1]
-        log_std = log_std_of(raw)
         value, slope = self.lesser_value(batch.critic_obs[:size], action)
 
         cost, pull = alpha * log_prob - value, self.cfg.bc_weight
@@ -293,19 +317,16 @@ class ActorUpdate:
             apart, strength = action - batch.action, pull * value.abs().mean()
             cost = cost + strength * apart.square().mean(-1)
             to_action = to_action + (2.0 / (size * actions)) * strength * apart
-        # log pi = sum(-noise^2 / 2 - log std - ln(2 pi) / 2 - ln(1 - tanh(u)^2)), whose slope along u is 2 tanh(u).
-        to_mean = to_action * (1.0 - action.square()) + (2.0 / size) * alpha * action
-        to_log_std = to_mean * torch.exp(log_std) * noise - alpha / size
-        to_raw = to_log_std * (6.0 * (1.0 - torch.tanh(raw).square()))
-
-        rest = to_mean.new_zeros((size, filled(2 * actions) - 2 * actions))  # in the same kernel, unlike `fill`
-        to_out = torch.cat((to_mean, to_raw, rest), dim=-1).to(self.dtype).unsqueeze(0)
+        # One expression for both heads and what fills them up, so that a compiler makes one kernel of it.
+        both = to_action.unsqueeze(1).expand(size, 2, actions).reshape(size, 2 * actions)
+        total = fill(both * passed.factor + alpha * passed.constant).unsqueeze(0)
+        to_out = total.to(self.dtype)
         above = torch.bmm(to_out, passed.head)
         to_features, to_gain = trunk.unit_backward(above, passed.unit, passed.scale, weights.gain)
         grads = self.path.gradients(self.storage)
         grads.product(("mean.weight", "raw.weight"), to_out, passed.features)
-        for name, values in (("mean_bias", to_mean), ("raw_bias", to_raw), ("trunk.norm.gain", to_gain[0])):
-            grads.total(name, values.unsqueeze(0))
+        for name, values in (("mean_bias", total), ("raw_bias", total[..., actions:]), ("trunk.norm.gain", to_gain)):
+            grads.total(name, values)
         trunk.backward(weights, passed.x, passed.kept, to_features.to(self.dtype), self.norm, grads)
         moments = passed.kept.moments((passed.mean, passed.variance), 1, passed.x.shape[0])
         grad, means, statistics = grads.finish(torch.stack((cost, -log_prob)), moments)

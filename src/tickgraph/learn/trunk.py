@@ -159,8 +159,11 @@ def fill(x: Tensor) -> Tensor:
 
 
 def fill_input(xhat: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a normalised input (..., I) with a column of ones, filled up."""
-    return fill(torch.cat((xhat, torch.ones_like(xhat[..., :1])), dim=-1)).to(dtype)
+    """Return a normalised input (..., I) with a column of ones, filled up, as one expression."""
+    cols = xhat.shape[-1]
+    width = filled(cols + 1)
+    ones = torch.arange(width, device=xhat.device) == cols
+    return torch.where(ones, 1.0, F.pad(xhat, (0, width - cols))).to(dtype)
 
 
 def whiten(x: Tensor, dtype: torch.dtype, upper: Tensor | None = None, lower: Tensor | None = None) -> Normed:
@@ -228,26 +231,40 @@ def forward(weights: Weights, x: Tensor, norm: NormForm, first: int) -> tuple[Te
 def backward(weights: Weights, x: Tensor, kept: Kept, grad: Tensor, norm: NormForm, grads: Gradients) -> None:
     """Set the gradients of the trunk's parameters, the last norm's left out.
 
+    The gradient of a block's result is what came through the block behind it and what came past that one. The block's
+    norm adds up the two as it reads them. Summed here are the embedding's, and what comes past more than one block.
+
     Args:
         weights, x, kept: of the forward pass.
         grad: (T, G, d) of its result, for its first T members and first G rows.
         norm: what computes the batch norms.
         grads: where they go.
     """
-    members = grad.shape[0]
-    above = grad
+    members, above = grad.shape[0], grad
+    past: list[Tensor] = []
     for path, source, made, mean, scale in reversed(kept.layers):
         gain, offset = weights.norms[path]
-        inputs = (made, mean, scale, gain, offset)
-        above, to_gain, to_offset = norm.backward(above, *(value[:members] for value in inputs))
+        inputs = [value[:members] for value in (made, mean, scale, gain, offset)]
+        extra: list[Tensor] = []
+        if path.endswith("down"):
+            extra = past if len(past) < 2 else [_summed(past)]
+            past = [above, *extra]
+        above, to_gain, to_offset = norm.backward(above, *inputs, *extra)
         grads[f"{path}_norm.gain"], grads[f"{path}_norm.offset"] = to_gain, to_offset
         grads.product(f"{path}.weight", above, source[:members])
         above = torch.bmm(above, weights.weights[path][:members])
-        if path.endswith("up"):
-            grad = above = above + F.pad(grad, (0, 0, 0, above.shape[1] - grad.shape[1]))
     folded = (value[:members] for value in (weights.embed, weights.input_gain, weights.input_offset))
     names = ("trunk.embed.weight", "trunk.input_norm.gain", "trunk.input_norm.offset")
-    grads.embedding(names, Embedding(grad, x.expand(members, *x.shape), *folded))
+    grads.embedding(names, Embedding(_summed([above, *past]), x.expand(members, *x.shape), *folded))
+
+
+def _summed(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum of gradients (M, R or less, C), the first of all R rows, as one expression, rounded once."""
+    first, *others = parts
+    rows, total = first.shape[1], wide(first)
+    for part in others:
+        total = total + F.pad(wide(part), (0, 0, 0, rows - part.shape[1]))
+    return total.to(first.dtype)
 
 
 def unit_features(h: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -182,17 +182,19 @@ def _norm(
 
 @triton.jit
 def _grad_sums(
-    grad, x, mean, scale, gain, offset, partial, rows, grad_rows, cols,
-    STEPS: tl.constexpr, CHUNKS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-    STAGES: tl.constexpr,
+    grad, extra, x, mean, scale, gain, offset, partial, rows, grad_rows, extra_rows, cols,
+    EXTRA: tl.constexpr, STEPS: tl.constexpr, CHUNKS: tl.constexpr, KEPT: tl.constexpr, ROWS: tl.constexpr,
+    COLS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Write the sums of g and g xhat over each chunk of rows to partial (M, CHUNKS, 2, C), g behind the ReLU."""
+    """Write the sums of g and g xhat over each chunk of rows to partial (M, CHUNKS, 2, C), g behind the ReLU: of grad,
+    or with EXTRA of grad + extra."""
     member, part = tl.num_programs(2).to(tl.int64) - 1 - tl.program_id(2), CHUNKS - 1 - tl.program_id(1)
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
     known = col < cols
     spot = member * cols + col
     first = part * (STEPS * ROWS)
     x_here, grad_here = x + (member * rows + first) * cols + col, grad + (member * grad_rows + first) * cols + col
+    extra_here = extra + (member * extra_rows + first) * cols + col
     mu, s = tl.load(mean + spot, known, 0.0), tl.load(scale + spot, known, 0.0)
     factor, shift = s * tl.load(gain + spot, known, 0.0), tl.load(offset + spot, known, 0.0)
     to_offset = tl.zeros((KEPT, COLS), tl.float32)
@@ -202,6 +204,9 @@ def _grad_sums(
         inside = (first + row < grad_rows)[:, None] & known[None, :]
         tile = tl.load(x_here[None, :] + row[:, None] * cols, inside, 0.0)
         g = tl.load(grad_here[None, :] + row[:, None] * cols, inside, 0.0).to(tl.float32)
+        if EXTRA:
+            more = (first + row < extra_rows)[:, None] & known[None, :]
+            g += tl.load(extra_here[None, :] + row[:, None] * cols, more, 0.0).to(tl.float32)
         centred = tile.to(tl.float32) - mu[None, :]
         g *= (centred * factor[None, :] + shift[None, :] > 0.0).to(tl.float32)
         to_offset += _folded(g, KEPT, ROWS, COLS)
@@ -213,12 +218,13 @@ def _grad_sums(
 
 @triton.jit
 def _grad(
-    grad, x, mean, scale, gain, offset, partial, out, to_gain_out, to_offset_out, rows, grad_rows, cols,
-    CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+    grad, extra, x, mean, scale, gain, offset, partial, out, to_gain_out, to_offset_out,
+    rows, grad_rows, extra_rows, cols,
+    EXTRA: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of x, gain and offset, on the chunks' sums, or with CHUNKS 0 on those of the tile.
 
-    Loads are in the order of `_norm`.
+    EXTRA as in `_grad_sums`. Loads are in the order of `_norm`.
     """
     member = tl.program_id(2).to(tl.int64)
     col = tl.program_id(0) * COLS + tl.arange(0, COLS)
@@ -231,10 +237,16 @@ def _grad(
         offsets, gains = _parts(partial, member, col, cols, CHUNKS)
     tile = tl.load(x + place, inside, 0.0)
     g = tl.load(grad + (member * grad_rows + row[:, None]) * cols + col[None, :], given, 0.0)
+    if EXTRA:
+        more = (row < extra_rows)[:, None] & known[None, :]
+        past = tl.load(extra + (member * extra_rows + row[:, None]) * cols + col[None, :], more, 0.0)
     mu, s = tl.load(mean + spot, known, 0.0), tl.load(scale + spot, known, 0.0)
     factor, shift = s * tl.load(gain + spot, known, 0.0), tl.load(offset + spot, known, 0.0)
     centred = tile.to(tl.float32) - mu[None, :]
-    g = g.to(tl.float32) * (centred * factor[None, :] + shift[None, :] > 0.0).to(tl.float32)
+    g = g.to(tl.float32)
+    if EXTRA:
+        g += past.to(tl.float32)
+    g *= (centred * factor[None, :] + shift[None, :] > 0.0).to(tl.float32)
     if CHUNKS > 0:
         to_offset, to_gain = tl.sum(offsets, 0), tl.sum(gains, 0)
     else:
@@ -312,6 +324,13 @@ def plan(members: int, rows: int, cols: int, summed: int) -> Plan:
     return Plan(ROWS, COLS, chunks, triton.cdiv(summed, chunks * ROWS), WARPS)
 
 
+def plan_backward(members: int, rows: int, cols: int, grad: Tensor, extra: bool) -> Plan:
+    """Return `plan` for a backward pass; of three inputs in float32 a tile of all rows is held by twice the threads."""
+    how = plan(members, rows, cols, grad.shape[1])
+    wide = extra and not how.chunks and grad.dtype == torch.float32
+    return how._replace(warps=2 * how.warps) if wide else how
+
+
 def _partial(x: Tensor, members: int, cols: int, how: Plan) -> Tensor:
     return x.new_empty((members, how.chunks, 2, cols), dtype=torch.float32)
 
@@ -353,28 +372,28 @@ def _(
 
 @torch.library.custom_op("tickgraph::norm_relu_backward", mutates_args=())
 def norm_relu_backward(
-    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, gain: Tensor, offset: Tensor
+    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, gain: Tensor, offset: Tensor, extra: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute `batch_norm.norm_relu_backward`."""
     grad, x, gain, offset = grad.contiguous(), x.contiguous(), gain.contiguous(), offset.contiguous()
     mean, scale = mean.contiguous(), scale.contiguous()
+    past = grad if extra is None else extra.contiguous()
     members, rows, cols = x.shape
-    grad_rows = grad.shape[1]
-    how = plan(members, rows, cols, grad_rows)
+    sizes, how = (rows, grad.shape[1], past.shape[1], cols), plan_backward(members, rows, cols, grad, extra is not None)
     partial, across = _partial(x, members, cols, how), triton.cdiv(cols, how.cols)
     out, to_gain, to_offset = torch.empty_like(x), torch.empty_like(gain), torch.empty_like(gain)
-    inputs = (grad, x, mean, scale, gain, offset, partial)
+    inputs, flags = (grad, past, x, mean, scale, gain, offset, partial), {"EXTRA": extra is not None}
     if how.chunks:
-        _grad_sums[(across, how.chunks, members)](*inputs, rows, grad_rows, cols, **how.sums(), num_warps=how.warps)
+        _grad_sums[(across, how.chunks, members)](*inputs, *sizes, **flags, **how.sums(), num_warps=how.warps)
     _grad[(across, triton.cdiv(rows, how.rows), members)](
-        *(*inputs, out, to_gain, to_offset, rows, grad_rows, cols), **how.last(), num_warps=how.warps
+        *(*inputs, out, to_gain, to_offset, *sizes), **flags, **how.last(), num_warps=how.warps
     )
     return out, to_gain, to_offset
 
 
 @norm_relu_backward.register_fake
 def _(
-    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, gain: Tensor, offset: Tensor
+    grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, gain: Tensor, offset: Tensor, extra: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), gain.new_empty(gain.shape), gain.new_empty(gain.shape)
 

@@ -73,7 +73,7 @@ def _logits(logits, biases, place, k, inside, KF: tl.constexpr):
 
 @triton.jit
 def _head(
-    logits, biases, reward, discount, cost, atoms, to_logits, figures, bias_sums, rows,
+    logits, biases, reward, discount, log_prob, log_alpha, atoms, to_logits, figures, bias_sums, rows,
     K: tl.constexpr, KF: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Take ROWS rows of all members from logits to figures and to the gradient of the online logits."""
@@ -90,8 +90,10 @@ def _head(
     made3 = _logits(logits + 3 * member, biases + 3 * KF, place, k, filled, KF)
     z = tl.load(atoms + k, k < K, 0.0)[None, :]
     # Rows behind the last have a discount like any other, so that they make no tile's window longer.
-    r, g, c = tl.load(reward + row, inside, 0.0), tl.load(discount + row, inside, 1.0), tl.load(cost + row, inside, 0.0)
-    low, high = tl.load(atoms), tl.load(atoms + K - 1)
+    r, g = tl.load(reward + row, inside, 0.0), tl.load(discount + row, inside, 1.0)
+    log_pi = tl.load(log_prob + row, inside, 0.0)
+    low, high, log_temperature = tl.load(atoms), tl.load(atoms + K - 1), tl.load(log_alpha)
+    c = tl.exp(log_temperature) * log_pi
 
     _, prob2 = _softmax(made2, known)
     _, prob3 = _softmax(made3, known)
@@ -128,7 +130,8 @@ def categorical_head(
     biases: Tensor,
     reward: Tensor,
     discount: Tensor,
-    cost: Tensor,
+    log_prob: Tensor,
+    log_alpha: Tensor,
     atoms: Tensor,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,7 +140,7 @@ def categorical_head(
     if members != 4 or not rows:
         raise ValueError(f"logits {tuple(logits.shape)}; four members and at least one row are needed")
     made = _empty(logits, dtype)
-    inputs = (logits, biases, reward, discount, cost, atoms)
+    inputs = (logits, biases, reward, discount, log_prob, log_alpha, atoms)
     options = head_options(atoms.shape[0], filled)
     _head[(made[-1].shape[0],)](*(value.contiguous() for value in inputs), *made, rows, **options)
     return made
