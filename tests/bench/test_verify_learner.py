@@ -322,7 +322,7 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(words, named, capsys):
 
 def test_paths_are_those_that_a_device_has():
     assert [path.name for path in available("cpu", "flashsac")] == [
-        *("eager", "eager-written", "compile-loss", "compile"),
+        *("eager", "eager-written", "compile-loss", "compile-written", "compile"),
     ]
     assert [path.name for path in available("cpu", "sac")] == ["eager", "compile-loss", "compile"]
     assert chosen("all", "cpu", "sac") == available("cpu", "sac") == chosen(None, "cpu", "sac")
@@ -340,7 +340,7 @@ def test_small_changes_sizes_and_nothing_else():
 @pytest.mark.long  # compiles five programs
 def test_compiled_paths_compute_the_same():
     references = References()
-    for path in ("compile-loss", "compile"):
+    for path in ("compile-loss", "compile-written", "compile"):
         small = subject(replace(FLASHSAC, actor_blocks=1, critic_blocks=1), path)
         rows = checks.parity(small, references, (1, 3))
         assert not failed(rows), [row for row in rows if not row.ok]
