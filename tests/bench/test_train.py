@@ -1,9 +1,13 @@
 """The benchmark of training: real iterations in each mode, and ratios from figures that can be checked by hand."""
 
+import os
+
 import pytest
 import torch
 
 from tickgraph.bench import report, train
+from tickgraph.bench._apart import measure_apart
+from tickgraph.bench._options import say
 from tickgraph.bench._result import read_result
 from tickgraph.bench._train_arm import MODES, TrainArm, set_mode
 from tickgraph.core.errors import TickgraphError
@@ -15,6 +19,28 @@ from tickgraph.tasks.registry import load
 
 SMALL = "cartpole_swingup --num-envs 8 --updates 1 --batch-size 32 --backend mujoco --blocks 2 --iterations 4"
 MUJOCO = Platform("cpu", "mujoco")
+
+
+def counted(case: object, say: object, keep: object) -> object:
+    """A measurement that keeps a result on the way, or fails in the way that its case names."""
+    if case == "error":
+        raise TickgraphError("no such arm; use 'graph'")
+    if case == "gone":
+        os._exit(3)
+    say(f"measuring {case}")
+    keep({"half": case})
+    return {"whole": case, "process": os.getpid()}
+
+
+def test_a_measurement_apart_is_the_same_in_another_process(capfd):
+    kept: list[object] = []
+    found = measure_apart(counted, 4, say, kept.append)
+    assert found["whole"] == 4 and found["process"] != os.getpid() and kept == [{"half": 4}]
+    assert "measuring 4" in "".join(capfd.readouterr())
+    with pytest.raises(TickgraphError, match="no such arm; use 'graph'"):
+        measure_apart(counted, "error", say, kept.append)
+    with pytest.raises(TickgraphError, match="ended by itself, with exit code 3"):
+        measure_apart(counted, "gone", say, kept.append)
 
 
 def test_a_share_of_overlap_is_what_the_shorter_half_hides():
@@ -71,7 +97,8 @@ def test_the_arm_whose_losses_alone_are_compiled_has_autograd():
 
 def test_the_eager_arm_computes_as_the_setting_says_on_its_device(monkeypatch):
     # What a GPU does without kernels; a CPU has autograd for every setting.
-    def as_on_a_gpu(kernels, device, checks):
+    def as_on_a_gpu(kernels, device, checks, by_host):
+        assert by_host is None, "nothing is compiled"
         return Switches() if kernels == "autograd" else ON_A_GPU
 
     monkeypatch.setattr(flashsac, "resolve_switches", as_on_a_gpu)

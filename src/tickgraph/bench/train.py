@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tickgraph.bench._apart import measure_apart
 from tickgraph.bench._bars import ENQUEUE_MS, GRAPH_OVER_EAGER, iteration_bars
 from tickgraph.bench._figures import median_with_interval, summary, times
 from tickgraph.bench._options import Parser, count, counts, picture, say, target, value_name
@@ -285,7 +286,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return None if text is None else count(f"--{name.replace('_', '-')}", text)
 
     numbers = (None,) if options.updates is None else counts("--updates", options.updates)
-    for width, updates in itertools.product(counts("--num-envs", widths), numbers):
+    sizes = list(itertools.product(counts("--num-envs", widths), numbers))
+    for width, updates in sizes:
         case = TrainCase(
             task=options.task,
             num_envs=width,
@@ -304,7 +306,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             learning_starts=optional("learning_starts"),
             learner_kernels=kernels,
         )
-        rows = measure(case, say, keep)
+        apart = len(sizes) > 1 and place.device.startswith("cuda")
+        rows = measure_apart(measure, case, say, keep) if apart else measure(case, say, keep)
         keep(rows)
         done.append(rows)
     whole = result(done)
