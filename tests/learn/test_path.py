@@ -11,7 +11,7 @@ from cycle_rig import Rig
 from tickgraph.core.errors import ExecutionError, TickgraphError
 from tickgraph.core.program import Resolution
 from tickgraph.learn import flashsac, kernels, put_off, sac
-from tickgraph.learn.path import LAUNCHED_BY_HOST, ON_A_GPU, PLAIN_ON_A_GPU, Switches, resolve_switches
+from tickgraph.learn.path import ON_A_GPU, PLAIN_ON_A_GPU, Switches, resolve_switches
 from tickgraph.learn.sac import SacCfg
 from tickgraph.run.config import TrainCfg
 
@@ -46,12 +46,9 @@ def test_a_gpu_takes_the_kernels_that_work(with_triton, caplog):
 
 
 def test_where_the_host_launches_compiled_code_none_is_of_ours_unless_asked_for(with_triton, monkeypatch):
-    checks = {"row_step": broken}
-    assert resolve_switches("auto", CUDA, checks, by_host=LAUNCHED_BY_HOST) == LAUNCHED_BY_HOST
-    assert resolve_switches("torch", CUDA, {}, by_host=LAUNCHED_BY_HOST) == ON_A_GPU
-    assert resolve_switches("triton", CUDA, {"row_step": fine}, by_host=LAUNCHED_BY_HOST).row_step == "triton"
-    assert resolve_switches("autograd", CUDA, {}, by_host=LAUNCHED_BY_HOST) == Switches()
-    assert resolve_switches("auto", CPU, {}, by_host=LAUNCHED_BY_HOST) == Switches()
+    assert resolve_switches("auto", CUDA, {"row_step": fine}, by_host=True) == Switches()
+    assert resolve_switches("torch", CUDA, {}, by_host=True) == ON_A_GPU
+    assert resolve_switches("triton", CUDA, {"row_step": fine}, by_host=True).row_step == "triton"
     asked = []
 
     def resolve(kernels, device, checks, by_host):
@@ -62,7 +59,7 @@ def test_where_the_host_launches_compiled_code_none_is_of_ours_unless_asked_for(
     learner = Rig().learner
     for mode in ("eager", "compile", "graph"):
         learner.choose_maths(Resolution(mode, mode, None, CPU), "auto")
-    assert asked == [None, None, LAUNCHED_BY_HOST, None]
+    assert asked == [False, False, True, False]
 
 
 def test_kernels_asked_for_by_name_are_had_or_refused(with_triton):
@@ -81,7 +78,7 @@ def test_sac_on_a_gpu_keeps_autograd_and_takes_the_step_by_kernel(with_triton, m
     asked = []
 
     def resolve(kernels, device, checks, on_a_gpu, by_host):
-        assert by_host is None, "nothing is compiled"
+        assert not by_host, "nothing is compiled"
         asked.append((kernels, device, set(checks), on_a_gpu))
         return PLAIN_ON_A_GPU
 

@@ -14,7 +14,7 @@ from tickgraph.learn.learner import AlgoCfg, Figures, Learner, NoiseHold, Rates,
 from tickgraph.learn.networks import Actor, BatchStats, Critic, UnitBatchNorm, log_std_of, sample_action
 from tickgraph.learn.normalizer import RewardNormalizer
 from tickgraph.learn.optimizer import Adam, NetworkStep
-from tickgraph.learn.path import LAUNCHED_BY_HOST, Switches, build_kernels, resolve_switches
+from tickgraph.learn.path import Switches, build_kernels, resolve_switches
 from tickgraph.learn.policy_form import Layout, PolicyForm
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.storage import pack_statistics
@@ -296,8 +296,7 @@ class FlashSac(Learner):
         uncompiled = self.arena.device.type != "cpu" and resolution.inner == "eager"
         self.maths = flashsac if self.cfg.bf16 or uncompiled else fused
         if isinstance(kernels, str):
-            by_host = LAUNCHED_BY_HOST if resolution.enabled == "compile" else None
-            checks = stacked.kernel_checks(self)
+            by_host, checks = resolution.enabled == "compile", stacked.kernel_checks(self)
             kernels = resolve_switches(kernels, self.arena.device, checks, by_host=by_host)
         self.switches = kernels
         if kernels.manual:

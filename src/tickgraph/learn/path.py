@@ -126,9 +126,6 @@ ON_A_GPU = Switches(manual=True, copies=True, shared_actions=True, beside=True, 
 """What a GPU computes without kernels, where gradients can be written out."""
 PLAIN_ON_A_GPU = Switches(joined=True)
 """The same where they cannot."""
-LAUNCHED_BY_HOST = Switches(manual=True, shared_actions=True)
-"""What a GPU computes by default where the host launches compiled programs kernel by kernel. A launch of ours, or an
-operation of ours, takes the host several times as long as one of compiled code."""
 
 
 def resolve_switches(
@@ -136,7 +133,7 @@ def resolve_switches(
     device: torch.device,
     checks: Mapping[str, Callable[[], None]],
     on_a_gpu: Switches = ON_A_GPU,
-    by_host: Switches | None = None,
+    by_host: bool = False,
 ) -> Switches:
     """Return how a device computes by default.
 
@@ -149,14 +146,15 @@ def resolve_switches(
         device: where it runs.
         checks: {switch: builds that kernel and compares it with its torch form, raising where it fails}.
         on_a_gpu: what a GPU computes without kernels.
-        by_host: what a GPU gets with auto instead, where the host launches compiled programs.
+        by_host: the host launches what was compiled, kernel by kernel. A launch or an operation of ours takes it
+            several times as long as one of compiled code, so auto is then autograd.
 
     Raises:
         TickgraphError: `kernels` is unknown.
         ExecutionError: kernels were asked for by name and cannot be had.
     """
-    if kernels == "auto" and device.type == "cuda" and by_host is not None:
-        return by_host
+    if kernels == "auto" and by_host:
+        kernels = "autograd"
     built, reasons = build_kernels(kernels, device, checks)
     if kernels == "autograd" or device.type != "cuda":
         return Switches()
