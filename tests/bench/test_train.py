@@ -21,10 +21,19 @@ SMALL = "cartpole_swingup --num-envs 8 --updates 1 --batch-size 32 --backend muj
 MUJOCO = Platform("cpu", "mujoco")
 
 
+class TwoParts(Exception):
+    """An error that cannot be made anew from its text."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} and {other}")
+
+
 def counted(case: object, say: object, keep: object) -> object:
     """A measurement that keeps a result on the way, or fails in the way that its case names."""
     if case == "error":
         raise TickgraphError("no such arm; use 'graph'")
+    if case == "odd":
+        raise TwoParts("first", "second")
     if case == "gone":
         os._exit(3)
     say(f"measuring {case}")
@@ -37,8 +46,11 @@ def test_a_measurement_apart_is_the_same_in_another_process(capfd):
     found = measure_apart(counted, 4, say, kept.append)
     assert found["whole"] == 4 and found["process"] != os.getpid() and kept == [{"half": 4}]
     assert "measuring 4" in "".join(capfd.readouterr())
-    with pytest.raises(TickgraphError, match="no such arm; use 'graph'"):
+    with pytest.raises(TickgraphError, match="no such arm; use 'graph'") as caught:
         measure_apart(counted, "error", say, kept.append)
+    assert "in counted" in caught.value.__notes__[0], "its traceback comes along"
+    with pytest.raises(RuntimeError, match="TwoParts: first and second"):
+        measure_apart(counted, "odd", say, kept.append)
     with pytest.raises(TickgraphError, match="ended by itself, with exit code 3"):
         measure_apart(counted, "gone", say, kept.append)
 
@@ -97,8 +109,7 @@ def test_the_arm_whose_losses_alone_are_compiled_has_autograd():
 
 def test_the_eager_arm_computes_as_the_setting_says_on_its_device(monkeypatch):
     # What a GPU does without kernels; a CPU has autograd for every setting.
-    def as_on_a_gpu(kernels, device, checks, by_host):
-        assert not by_host, "nothing is compiled"
+    def as_on_a_gpu(kernels, device, checks):
         return Switches() if kernels == "autograd" else ON_A_GPU
 
     monkeypatch.setattr(flashsac, "resolve_switches", as_on_a_gpu)

@@ -7,14 +7,15 @@ import torch
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn.metrics import Metrics
-from tickgraph.learn.storage import flatten, join
+from tickgraph.learn.optimizer import in_line
+from tickgraph.learn.storage import flatten
 
 
 def scalars(*values: float) -> list[torch.Tensor]:
     return [torch.tensor(value) for value in values]
 
 
-@pytest.mark.parametrize("flat", [flatten, join])
+@pytest.mark.parametrize("flat", [flatten, in_line])
 def test_means_are_over_updates_that_were_taken(flat):
     counter, totals = torch.zeros(1, dtype=torch.int64), (("redraws", "odd"), ("odd",))
     names = ((("loss", "q"), ("actor_loss",)), (("rate",), ("scale", "alpha")), totals)

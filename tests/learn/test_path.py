@@ -9,8 +9,7 @@ import torch
 from cycle_rig import Rig
 
 from tickgraph.core.errors import ExecutionError, TickgraphError
-from tickgraph.core.program import Resolution
-from tickgraph.learn import flashsac, kernels, put_off, sac
+from tickgraph.learn import kernels, put_off, sac
 from tickgraph.learn.path import ON_A_GPU, PLAIN_ON_A_GPU, Switches, resolve_switches
 from tickgraph.learn.sac import SacCfg
 from tickgraph.run.config import TrainCfg
@@ -45,23 +44,6 @@ def test_a_gpu_takes_the_kernels_that_work(with_triton, caplog):
     assert found.report()["reasons"] == list(found.reasons)
 
 
-def test_where_the_host_launches_compiled_code_none_is_of_ours_unless_asked_for(with_triton, monkeypatch):
-    assert resolve_switches("auto", CUDA, {"row_step": fine}, by_host=True) == Switches()
-    assert resolve_switches("torch", CUDA, {}, by_host=True) == ON_A_GPU
-    assert resolve_switches("triton", CUDA, {"row_step": fine}, by_host=True).row_step == "triton"
-    asked = []
-
-    def resolve(kernels, device, checks, by_host):
-        asked.append(by_host)
-        return Switches()
-
-    monkeypatch.setattr(flashsac, "resolve_switches", resolve)
-    learner = Rig().learner
-    for mode in ("eager", "compile", "graph"):
-        learner.choose_maths(Resolution(mode, mode, None, CPU), "auto")
-    assert asked == [False, False, True, False]
-
-
 def test_kernels_asked_for_by_name_are_had_or_refused(with_triton):
     found = resolve_switches("triton", CUDA, {"row_step": fine, "batch_norm": fine, "loss_head": fine})
     assert (found.row_step, found.batch_norm, found.loss_head, found.reasons) == ("triton",) * 3 + ((),)
@@ -77,8 +59,7 @@ def test_sac_on_a_gpu_keeps_autograd_and_takes_the_step_by_kernel(with_triton, m
     assert resolve_switches("torch", CUDA, {"row_step": broken}, PLAIN_ON_A_GPU) == Switches(joined=True)
     asked = []
 
-    def resolve(kernels, device, checks, on_a_gpu, by_host):
-        assert not by_host, "nothing is compiled"
+    def resolve(kernels, device, checks, on_a_gpu):
         asked.append((kernels, device, set(checks), on_a_gpu))
         return PLAIN_ON_A_GPU
 

@@ -5,12 +5,18 @@ What a trace leaves behind in its process is the reason: there the host takes se
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import os
+import pickle
+import threading
+import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.env.late import of_term
 
 Measure = Callable[[Any, Callable[[str], None], Callable[[Any], None]], Any]
 
@@ -25,7 +31,8 @@ def measure_apart(measure: Measure, case: Any, say: Callable[[str], None], keep:
 
     Raises:
         TickgraphError: the process ended without a result.
-        Exception: whatever `measure` raised.
+        Exception: whatever `measure` raised, or a RuntimeError with its name and text where that cannot be sent; its
+            traceback is a note.
     """
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe(duplex=False)
@@ -48,10 +55,35 @@ def measure_apart(measure: Measure, case: Any, say: Callable[[str], None], keep:
         mine.close()
         child.join(10.0)
         child.terminate()  # where it has not ended
+        child.join()  # it holds the device's memory until then
 
 
 def _play(measure: Measure, case: Any, say: Callable[[str], None], results: Connection) -> None:
+    logging.basicConfig(format="warning: %(message)s")
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         results.send(("done", measure(case, say, lambda rows: results.send(("kept", rows)))))
+    except KeyboardInterrupt:
+        pass  # the parent tells
     except Exception as error:
-        results.send(("failed", error))
+        results.send(("failed", _portable(error)))
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error, or what names the term that it came from, or where neither can be sent its name and text; with
+    its traceback as a note."""
+    note, error = "".join(traceback.format_exception(error)), of_term(error) or error
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(note)
+    return error
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it has ended, however that came."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

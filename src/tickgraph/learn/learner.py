@@ -232,8 +232,8 @@ class Learner(ABC):
 
     @abstractmethod
     def after_actor(self, out: Any, ok: Tensor, rates: Rates) -> Figures:
-        """Do what goes with the actor's step and what neither the actor nor a critic's objective waits for, and return
-        the figures.
+        """Do what goes with the actor's step and is not read by its next forward pass, the next actions or the critics'
+        inputs, which are the temperature's step and the count; return the figures.
 
         Args:
             out: what `actor_objective` returned, without gradient.

@@ -133,7 +133,6 @@ def resolve_switches(
     device: torch.device,
     checks: Mapping[str, Callable[[], None]],
     on_a_gpu: Switches = ON_A_GPU,
-    by_host: bool = False,
 ) -> Switches:
     """Return how a device computes by default.
 
@@ -146,15 +145,11 @@ def resolve_switches(
         device: where it runs.
         checks: {switch: builds that kernel and compares it with its torch form, raising where it fails}.
         on_a_gpu: what a GPU computes without kernels.
-        by_host: the host launches what was compiled, kernel by kernel. A launch or an operation of ours takes it
-            several times as long as one of compiled code, so auto is then autograd.
 
     Raises:
         TickgraphError: `kernels` is unknown.
         ExecutionError: kernels were asked for by name and cannot be had.
     """
-    if kernels == "auto" and by_host:
-        kernels = "autograd"
     built, reasons = build_kernels(kernels, device, checks)
     if kernels == "autograd" or device.type != "cuda":
         return Switches()

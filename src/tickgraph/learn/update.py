@@ -60,12 +60,12 @@ class UpdateCycle:
 
     These programs follow `execution`: the draw, once a cycle, of all its batches and noise; the rates, before each
     critic update, which they count; for actor and critic the objective, the optimiser's step and the figures for the
-    log, of the actor with all that is `after_actor`; the copies of the weights, where there are any. Where critic
-    updates share their next actions, these and the critics' normalised inputs too, and with the switch `beside` the
-    actor's forward pass, which needs none of the critics' updates between the actor's last step and its own. In mode
-    graph, where the caller captures the cycle, programs run as the resolution's `inner` says, and with `beside` that
-    forward pass, those inputs, the rates, the copies and what comes behind the steps are branches beside what does not
-    need them.
+    log, of the actor with all that is `after_actor`; the policy's snapshot; the copies of the weights, where there are
+    any. Where critic updates share their next actions, these and the critics' normalised inputs too, and with the
+    switch `beside` the actor's forward pass, which needs none of the critics' updates between the actor's last step and
+    its own. In mode graph, where the caller captures the cycle, programs run as the resolution's `inner` says, and with
+    `beside` that forward pass, those inputs, the rates, the copies, the snapshot and what comes behind the steps are
+    branches beside what does not need them.
 
     Args:
         learner: what is trained.
@@ -315,7 +315,8 @@ class UpdateCycle:
         return self.learner.critic_objective_at(batch, (action, log_prob), inputs)
 
     def _apply_critic(self, out: Any, grad: Tensor, rates: Tensor) -> tuple[Tensor, ...]:
-        """Take the step; returns its figures, one behind the other, for `_add_critic`: they are no nested tuples."""
+        """Take the step; returns its figures, one behind the other, for `_add_critic`: torch 2.11 compiles no program
+        that returns nested tuples."""
         learner = self.learner
         means, last, ok, totals = learner.apply_critic(out, grad, learner.read_rates(rates))
         return *means, *last, ok, *totals
