@@ -1,7 +1,7 @@
 """One update cycle: sample, critic updates with the actor's every few, metrics, policy snapshot."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -103,57 +103,67 @@ class UpdateCycle:
         self._ahead = learner.rng.ahead({f"learner/{path}": count for path, count in lanes.items()}, updates)
         self._actor_parameters = learner.actor_storage.ordered(learner.actor)
         self._critic_parameters = learner.critic_storage.ordered(learner.critic)
-        half = torch.bfloat16 if learner.cfg.bf16 else None
-        self._tails, self._tail_programs, networks = learner.TAILS, (), resolution
-        if compile_scope == "loss":
-            if isinstance(kernels, Switches) and kernels.manual:
-                raise TickgraphError("compile_scope 'loss' needs autograd; give it switches without manual")
-            kernels = kernels if isinstance(kernels, Switches) else Switches()
-            networks = replace(resolution, inner="eager", disable_reason=None)
-            self._tail_programs = tuple(
-                Program(f"update/{name}_tail", tail, resolution, grad=name != "labels", autocast=half)
-                for name, tail in learner.TAILS._asdict().items()
-            )
-            self._tails = Tails(*self._tail_programs)
+        networks, kernels = self._take_scope(resolution, kernels)
         learner.choose_maths(networks, kernels)
         totals = ((*learner.TOTALS[0], "replay_redraws"), learner.TOTALS[1])
         counters = {} if learner.normalizer is None else {"skipped_rewards": learner.normalizer.refused}
         names = (learner.MEANS, learner.LAST, totals)
         self.metrics = Metrics(learner.arena, *names, counters, in_line if learner.switches.joined else flatten)
-        written = learner.switches.manual
-        half = None if written else half  # what writes its gradients out casts by itself
-        self._draw = Program("update/draw", self._draw_cycle, resolution)
-        beside = learner.switches.beside
-        objective = self._actor_objective_at if beside else self._actor_objective
-        self._actor_loss = Program("update/actor_loss", objective, networks, grad=not written, autocast=half)
-        self._actor_forward: Beside | None = None
-        if beside:
-            self._actor_forward = Beside(Program("update/actor_forward", learner.actor_forward, networks), resolution)
-        self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
-        # What the chain of updates does not wait for.
-        self._rates, self._critic_inputs, self._after_actor, self._critic_figures, self._snapshot = (
-            Beside(Program(f"update/{name}", work, resolution), resolution, beside)
-            for name, work in (
-                ("rates", self._look_up_rates),
-                ("critic_inputs", learner.critic_inputs),
-                ("after_actor", self._finish_actor),
-                ("critic_figures", self._add_critic),
-                ("snapshot", learner.snapshot_policy),
-            )
+        self._make_chain(resolution, networks)
+        self._make_branches(resolution, networks)
+
+    def _take_scope(self, resolution: Resolution, kernels: str | Switches) -> tuple[Resolution, str | Switches]:
+        """Make the tails' programs where they alone are compiled; returns how networks run, and the kernels."""
+        self._tails, self._tail_programs = self.learner.TAILS, tuple[Program, ...]()
+        if self.compile_scope != "loss":
+            return resolution, kernels
+        if isinstance(kernels, Switches) and kernels.manual:
+            raise TickgraphError("compile_scope 'loss' needs autograd; give it switches without manual")
+        half = torch.bfloat16 if self.learner.cfg.bf16 else None
+        self._tail_programs = tuple(
+            Program(f"update/{name}_tail", tail, resolution, grad=name != "labels", autocast=half)
+            for name, tail in self.learner.TAILS._asdict().items()
         )
-        shared = learner.switches.shared_actions
-        objective = self._critic_objective_at if shared else self._critic_objective
-        self._copies: Beside | None = None
-        if learner.switches.copies:  # a program without work is none that a compiler takes
-            self._copies = Beside(Program("update/copies", learner.begin_cycle, resolution), resolution, beside)
-        self._critic_loss = Program("update/critic_loss", objective, networks, grad=not written, autocast=half)
+        self._tails = Tails(*self._tail_programs)
+        networks = replace(resolution, inner="eager", disable_reason=None)
+        return networks, kernels if isinstance(kernels, Switches) else Switches()
+
+    def _make_chain(self, resolution: Resolution, networks: Resolution) -> None:
+        """Make the programs that follow each other."""
+        learner, switches, period = self.learner, self.learner.switches, self.learner.cfg.policy_period
+        # What writes its gradients out casts by itself.
+        half = torch.bfloat16 if learner.cfg.bf16 and not switches.manual else None
+        shared = switches.shared_actions
+        actor = self._actor_objective_at if switches.beside else self._actor_objective
+        critic = self._critic_objective_at if shared else self._critic_objective
+        self._draw = Program("update/draw", self._draw_cycle, resolution)
+        self._actor_loss, self._critic_loss = (
+            Program(f"update/{name}_loss", objective, networks, grad=not switches.manual, autocast=half)
+            for name, objective in (("actor", actor), ("critic", critic))
+        )
+        self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
-        period = learner.cfg.policy_period
-        counts = {count for phase in self.phases for _, count in groups(phase, updates, period)} if shared else set()
+        phases = self.phases if shared else ()
+        counts = {count for phase in phases for _, count in groups(phase, self.updates, period)}
         self._next_actions = {
             count: Program(f"update/next_actions_{count}", self._many_next_actions, networks)
             for count in sorted(counts)
         }
+
+    def _make_branches(self, resolution: Resolution, networks: Resolution) -> None:
+        """Make the programs that the chain of updates does not wait for."""
+        learner, beside = self.learner, self.learner.switches.beside
+
+        def branch(name: str, work: Callable[..., Any], how: Resolution = resolution) -> Beside:
+            return Beside(Program(f"update/{name}", work, how), resolution, beside)
+
+        self._rates, self._snapshot = branch("rates", self._look_up_rates), branch("snapshot", learner.snapshot_policy)
+        self._critic_inputs = branch("critic_inputs", learner.critic_inputs)
+        self._after_actor = branch("after_actor", self._finish_actor)
+        self._critic_figures = branch("critic_figures", self._add_critic)
+        self._actor_forward = branch("actor_forward", learner.actor_forward, networks) if beside else None
+        # A program without work is none that a compiler takes.
+        self._copies = branch("copies", learner.begin_cycle) if learner.switches.copies else None
 
     def __call__(self) -> None:
         """Run the cycle, whatever gradient or inference mode the caller is in."""
