@@ -7,7 +7,8 @@ import torch
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn import put_off
-from tickgraph.learn.gradients import Embedding, Gradients, Moments, Operation, Plan
+from tickgraph.learn.gradients import Gradients, Moments, Operation, Plan
+from tickgraph.learn.kernel_check import fill_in
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.put_off import SMALL, finish
 from tickgraph.learn.storage import Storage, declare, flatten
@@ -24,56 +25,9 @@ def storage_of(network: str, device: str) -> Storage:
     return declare(made, Arena(device), "net", "a gradient")
 
 
-def rand(*shape: int) -> torch.Tensor:
-    return torch.randn(shape)
-
-
-def filled_in(grads: Gradients, storage: Storage, dtype: torch.dtype) -> None:
-    """Set gradients in every way there is, the same in each call: products alone, together and filled up, sums, an
-    embedding, and tensors."""
-    torch.manual_seed(0)
-    device = storage.parameters.device
-    shapes = {span.name: span.shape for span in storage.spans}
-    members = shapes["trunk.embed.weight"][:-2]
-    ens = members or (1,)
-
-    def factors(out: int, width: int) -> list[torch.Tensor]:
-        return [rand(*ens, ROWS, size).to(device, dtype) for size in (out, width)]
-
-    def total(name: str, more: int = 0) -> None:
-        grads.total(name, rand(*ens, ROWS, shapes[name][-1] + more).to(device))
-
-    embed = ("trunk.embed.weight", "trunk.input_norm.gain", "trunk.input_norm.offset")
-    out, width = shapes[embed[0]][-2:]
-    above, x = factors(out, width + 3)
-    own = [rand(*ens, *size).to(device) for size in ((out, width), (width,), (width,))]
-    grads.embedding(embed, Embedding(above, x, *own))
-    total("trunk.norm.gain")
-    if members:
-        grads.product("head.weight", *factors(shapes["head.weight"][-2] + 3, out))
-        total("head_bias", 3)
-    else:
-        both = ("mean.weight", "raw.weight")
-        grads.product(both, *factors(sum(shapes[name][0] for name in both) + 1, out))
-        total("mean_bias")
-        total("raw_bias")
-    for name, shape in shapes.items():
-        if "blocks" in name and name.endswith("weight"):
-            grads.product(name, *factors(*shape[-2:]))
-        elif "blocks" in name:
-            grads[name] = rand(*shape).to(device)
-
-
-def moments_on(device: str) -> Moments:
-    torch.manual_seed(1)
-    means, rest = ([rand(size).to(device) for size in (3, 3, 4, 5)] for _ in range(2))
-    return Moments(means, [value.abs() for value in rest[:2]], [1.0 + value.abs() for value in rest[2:]], 16)
-
-
 def finished(storage: Storage, operation, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    grads, device = Gradients(storage, operation), str(storage.parameters.device)
-    filled_in(grads, storage, dtype)
-    return grads.finish(rand(2, ROWS).to(device), moments_on(device))
+    grads = Gradients(storage, operation)
+    return grads.finish(*fill_in(grads, ROWS, dtype))
 
 
 def operation_of(device: str, form: str) -> Operation:
@@ -105,14 +59,14 @@ def test_one_operation_puts_the_same_together(network, dtype, device, form):
 def test_what_is_put_off_is_what_it_says():
     storage = storage_of("actor", "cpu")
     grads = Gradients(storage, finish)
-    filled_in(grads, storage, torch.float32)
-    moments, figures = moments_on("cpu"), rand(3, ROWS)
+    figures, moments = fill_in(grads, ROWS, torch.float32)
     flat, means, statistics = grads.finish(figures, moments)
     named = storage.named(flat)
-    (both, (above, source)), *_ = grads.products.items()
+    both = ("mean.weight", "raw.weight")
+    above, source = grads.products[both]
     wanted = above[0].T @ source[0]
-    torch.testing.assert_close(torch.cat([named[name] for name in both]), wanted[:-1])
-    torch.testing.assert_close(named["raw_bias"], grads.totals["raw_bias"][0].sum(0))
+    torch.testing.assert_close(torch.cat([named[name] for name in both]), wanted[:4])
+    torch.testing.assert_close(named["raw_bias"], grads.totals["raw_bias"][0].sum(0)[:2])
     # The embedding by autograd: x hat times gain plus offset, times the weight.
     (((weight, gain, offset), given),) = grads.embeddings.items()
     own = [value[0].clone().requires_grad_() for value in given[2:]]
@@ -122,17 +76,18 @@ def test_what_is_put_off_is_what_it_says():
     for name, wanted in zip((weight, gain, offset), torch.autograd.grad(result, own, given.above[0]), strict=True):
         torch.testing.assert_close(named[name], wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(means, figures.mean(1))
-    assert torch.equal(statistics[0], torch.cat(moments.means))
-    biased = torch.cat(moments.scales).double().pow(-2) - 1e-5
-    unbiased = torch.cat((*moments.variances, biased * 16 / 15))
+    every = [torch.cat([value.flatten() for value in part]) for part in moments[:3]]
+    assert torch.equal(statistics[0], every[0])
+    biased = every[2].double().pow(-2) - 1e-5
+    unbiased = torch.cat((every[1], biased * 2 * ROWS / (2 * ROWS - 1)))
     torch.testing.assert_close(statistics[1].double(), unbiased, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("operation", [None, finish])
 def test_a_gradient_that_is_missing_or_there_twice_is_an_error(operation):
     storage = storage_of("actor", "cpu")
-    grads, rest = Gradients(storage, operation), (rand(2, ROWS), moments_on("cpu"))
-    filled_in(grads, storage, torch.float32)
+    grads = Gradients(storage, operation)
+    rest = fill_in(grads, ROWS, torch.float32)
     name, factors = grads.products.popitem()
     with pytest.raises(ValueError, match=f"of {len(storage.spans)} parameters"):
         grads.finish(*rest)
@@ -158,7 +113,8 @@ def test_products_of_all_sizes_and_parts_between_them(device, form):
     for piece in pieces:
         starts.append(starts[-1] + piece.numel())
     products = [[(starts[at], out)] for at, (_, _, out, _) in zip((1, 5, 4), shapes, strict=True)]
-    places, moments = [starts[3], starts[0], starts[6], starts[2]], moments_on(device)
+    places, own = [starts[3], starts[0], starts[6], starts[2]], [torch.rand(6, device=device) + 0.5 for _ in range(8)]
+    moments = Moments(own[:4], own[4:6], own[6:], 16)
     plan = Plan(starts[-1], products, [], [], places, [4, 2, 16]).numbers()
     figures = torch.randn(2, 5, device=device)
     tensors = [*(value for pair in factors for value in pair), *parts, figures, *moments.tensors]

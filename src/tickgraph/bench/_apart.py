@@ -1,6 +1,7 @@
 """A measurement in a process of its own, so that nothing of an earlier one is in it.
 
-What a trace leaves behind in its process is the reason: there the host takes several times as long to launch a graph.
+The second case in a process took the host five to seven times as long to enqueue as the first, whichever of two came
+first (H200). The first had left a trace behind, which is the likely reason.
 """
 
 from __future__ import annotations

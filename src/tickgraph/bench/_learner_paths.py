@@ -9,13 +9,12 @@ import torch
 
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 from tickgraph.core.program import Resolution, resolve_execution
-from tickgraph.learn.path import ON_A_GPU, Switches
+from tickgraph.learn.path import KERNEL_SWITCHES, ON_A_GPU, Switches
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 AUTOGRAD = Switches()
 WRITTEN = Switches(manual=True)
 IN_LINE = replace(ON_A_GPU, beside=False)
-KERNELS = ("row_step", "batch_norm", "loss_head", "affine", "small_weights", "put_off")
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,11 @@ PATHS = {
         BenchPath("graph-torch", "graph", ON_A_GPU, default=False),
         *(
             BenchPath(f"graph-{name.replace('_', '-')}", "graph", replace(ON_A_GPU, **{name: "triton"}), default=False)
-            for name in KERNELS
+            for name in KERNEL_SWITCHES
         ),
-        BenchPath("graph-in-line", "graph", replace(IN_LINE, **dict.fromkeys(KERNELS, "triton")), default=False),
+        BenchPath(
+            "graph-in-line", "graph", replace(IN_LINE, **dict.fromkeys(KERNEL_SWITCHES, "triton")), default=False
+        ),
         BenchPath("graph", "graph", "auto"),
     )
 }

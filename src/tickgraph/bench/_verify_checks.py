@@ -25,6 +25,7 @@ from tickgraph.learn import flashsac
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.optimizer import BETA1
 from tickgraph.learn.path import Switches
+from tickgraph.learn.trunk import filled
 from tickgraph.run.precision import set_precision
 
 # Largest relative L2 error of one tensor, by the precision of the matrix products.
@@ -37,7 +38,6 @@ MOMENT_LIMITS = {"fp32": 1e-2, "tf32": 3e-2, "bf16": 0.2}
 OWN_FACTOR = 2.0
 TEMPERATURE_LIMIT = 1e-6
 PROJECTION_LIMIT = 1e-5
-FILL = 16  # logits are filled up to a multiple of this
 FILLED = 40  # ticks in the ring before the first cycle
 
 
@@ -337,7 +337,7 @@ def _with_head(kind: str) -> Any:
 
     def form(probs: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor) -> Tensor:
         rows, count = probs.shape
-        width = -(-count // FILL) * FILL
+        width = filled(count)
         logits = torch.zeros(4, rows, width, device=probs.device)
         logits[2, :, :count] = probs.log()
         logits[3, :, count - 1] = 30.0  # a member of the largest mean, which is not the one to take

@@ -37,7 +37,7 @@ def world_least_by_rows(x: Tensor) -> Tensor:
     missing = -x.shape[0] % ROW
     if missing:
         x = torch.cat((x, x[:1].expand(missing, *x.shape[1:])))
-    return x.reshape(-1, ROW, *x.shape[1:]).amin(1).amin(0)
+    return _rows(x).amin(1).amin(0)
 
 
 def running_count_by_rows(mask: Tensor) -> Tensor:

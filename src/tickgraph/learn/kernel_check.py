@@ -202,7 +202,8 @@ def put_off_by_both(storage: Storage, rows: int, dtype: torch.dtype) -> tuple[di
 def fill_in(grads: Gradients, rows: int, dtype: torch.dtype) -> tuple[Tensor, Moments]:
     """Set all gradients of a network, the same in each call, and return figures and moments to finish them with.
 
-    Values that are summed lean to one side, so that no sum is small beside what rounds in it.
+    There are all kinds: products alone, together and filled up, sums, an embedding, and tensors. Values that are summed
+    lean to one side, so that no sum is small beside what rounds in it.
     """
     device, spans = grads.storage.parameters.device, {span.name: span for span in grads.storage.spans}
     embed = ("trunk.embed.weight", "trunk.input_norm.gain", "trunk.input_norm.offset")
@@ -213,10 +214,13 @@ def fill_in(grads: Gradients, rows: int, dtype: torch.dtype) -> tuple[Tensor, Mo
     grads.embedding(embed, Embedding(*factors, *own))
     means, scales = [ramp((inputs,), device, 1)] * members, list[Tensor]()
     variances = [1.0 + ramp((inputs,), device, 2)] * members
-    for seed, span in enumerate(span for name, span in spans.items() if name not in embed):
+    heads = tuple(name for name in grads.storage.linear if not name.startswith("trunk."))
+    outputs = filled(sum(spans[name].shape[-2] for name in heads))
+    grads.product(heads, *(ramp((members, 8, columns), device, columns).to(dtype) for columns in (outputs, width)))
+    for seed, span in enumerate(span for name, span in spans.items() if name not in (*embed, *heads)):
         size = span.size // members
         if span.name in grads.storage.linear:
-            widths = filled(span.shape[-2]), span.shape[-1]
+            widths = span.shape[-2:]
             sides = [ramp((members, 8, columns), device, seed).to(dtype) for columns in widths]
             grads.product(span.name, *sides)
         elif ".blocks." in span.name:

@@ -21,6 +21,9 @@ _log = logging.getLogger(__name__)
 
 KERNELS = ("auto", "triton", "torch", "autograd")
 FORMS = ("torch", "triton")
+WRITTEN_KERNELS = ("batch_norm", "loss_head", "affine", "small_weights", "put_off")
+"""Switches of kernels that need gradients written out."""
+KERNEL_SWITCHES = ("row_step", *WRITTEN_KERNELS)
 
 HeadForm = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
@@ -57,14 +60,13 @@ class Switches:
     """Why kernels that were wanted do not run."""
 
     def __post_init__(self) -> None:
-        written = ("batch_norm", "loss_head", "affine", "small_weights", "put_off")
-        for name in (*written, "row_step"):
+        for name in KERNEL_SWITCHES:
             form = getattr(self, name)
             if form not in FORMS:
                 hint = nearby(form, FORMS) or f"use one of {', '.join(FORMS)}"
                 raise TickgraphError(f"Switches.{name} is {form!r}; {hint}")
         needs = {"copies": self.copies, "shared_actions": self.shared_actions, "beside": self.beside}
-        needs |= {name: getattr(self, name) == "triton" for name in written}
+        needs |= {name: getattr(self, name) == "triton" for name in WRITTEN_KERNELS}
         without = [name for name, on in needs.items() if on and not self.manual]
         if without:
             raise TickgraphError(f"Switches has {', '.join(without)} without manual; switch manual on")

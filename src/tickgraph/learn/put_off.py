@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tickgraph.learn.gradients import EPS, Embedding, Moments, Plan, full_product
+from tickgraph.learn.gradients import Embedding, Moments, Plan, full_product
 
 SMALL = 1 << 17
 """Elements of a product up to which it leaves much of a GPU idle: 32 tiles of 64 by 64."""
@@ -106,9 +106,8 @@ def _deal(device: torch.device, large: list[Job], folded: list[Job], small: list
     """Enqueue all jobs on streams beside each other, which the current one waits for; what is folded, and each of the
     lists of others, has a stream of its own.
 
-    A large product has as many programs as a GPU has processors and leaves no room on them for those of another
-    product: beside one it takes twice as long. So the first steps of the rest come before all large ones, those that
-    take longest first.
+    A large product has nearly as many programs as a GPU has processors; beside other kernels it took up to twice as
+    long (H200). So the first steps of the rest come before all large ones, those that take longest first.
     """
     main = torch.cuda.current_stream(device)
     lanes = _lanes(device, len(others) + 2)
@@ -168,14 +167,8 @@ def _unfold(flat: Tensor, starts: Sequence[int], given: Embedding, form: Form) -
 
 def _unfolded(flat: Tensor, starts: Sequence[int], folded: Tensor, given: Embedding) -> None:
     """Do `Form.unfold`."""
-    shape = given.weight.shape
-    to_folded, to_bias = folded[..., : shape[2]], folded[..., shape[2] : shape[2] + 1]
-    to_weight, *sums = (
-        _place(flat, start, size) for start, size in zip(starts, (shape, *[shape[::2]] * 2), strict=True)
-    )
-    torch.mul(to_folded, given.gain.unsqueeze(1), out=to_weight).addcmul_(to_bias, given.offset.unsqueeze(1))
-    for factor, out in zip((to_folded, to_bias), sums, strict=True):
-        torch.sum(factor * given.weight, 1, out=out)
+    for start, grad in zip(starts, given.gradients(folded), strict=True):
+        _place(flat, start, grad.shape).copy_(grad)
 
 
 def _rest(outputs: Sequence[Tensor], rest: Rest) -> list[list[Job]]:
@@ -202,13 +195,7 @@ def _average(out: Tensor, figures: Tensor) -> Job:
 def _pack(out: Tensor, moments: Moments) -> Job:
     """Write `Moments.packed`."""
     yield
-    means, variances, scales = (
-        [value.reshape(-1) for value in part] for part in (moments.means, moments.variances, moments.scales)
-    )
-    torch.cat(means, out=out[0])
-    torch.cat([*variances, *scales], out=out[1])
-    others = out[1, sum(value.numel() for value in variances) :]
-    others.pow_(-2).sub_(EPS).mul_(moments.rows / (moments.rows - 1))
+    out.copy_(moments.packed())
 
 
 def _copy(flat: Tensor, parts: Sequence[tuple[int, Tensor]]) -> Job:

@@ -203,6 +203,7 @@ class UpdateCycle:
         learner, batch, rates = self.learner, drawn.batch(index), self._rates.start()
         if moves_actor and learner.actor_first:
             self._update_actor(batch, drawn.noise[index], rates)
+        # Nothing is a branch here, so that nothing has to be joined.
         self._step_critic(self._critic_loss(batch, drawn.next_noise[index]), rates, batch.redraws)
         if moves_actor and not learner.actor_first:
             self._update_actor(batch, drawn.noise[index], rates)
