@@ -14,6 +14,7 @@ from tickgraph.learn.path import ON_A_GPU, Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.stacked import ActorUpdate, CriticUpdate
 from tickgraph.learn.storage import Stacked, flatten
+from tickgraph.learn.trunk import whiten
 from tickgraph.learn.update import groups
 
 PATHS = {
@@ -184,3 +185,13 @@ def test_groups_share_an_actor():
     assert groups(1, 3, 2) == [(1, 1), (2, 2)]
     assert groups(2, 2, 3) == [(2, 1), (3, 1)]
     assert groups(0, 1, 4) == [(0, 1)]
+
+
+def test_an_input_has_both_of_its_ends_or_neither():
+    obs, action = torch.randn(8, 3), torch.randn(4, 2)
+    joined = torch.cat((obs, torch.cat((action, action + 1.0))), dim=-1)
+    found, wanted = whiten(obs, torch.float32, action, action + 1.0), whiten(joined, torch.float32)
+    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+    for ends in ((action, None), (None, action)):
+        with pytest.raises(RuntimeError):
+            whiten(obs, torch.float32, *ends)

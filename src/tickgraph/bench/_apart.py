@@ -1,7 +1,7 @@
 """A measurement in a process of its own, so that nothing of an earlier one is in it.
 
 The second case in a process took the host five to seven times as long to enqueue as the first, whichever of two came
-first (H200). The first had left a trace behind, which is the likely reason.
+first (H200). A trace had been taken in the process by then, which is the likely reason.
 """
 
 from __future__ import annotations

@@ -175,8 +175,9 @@ def whiten(x: Tensor, dtype: torch.dtype, upper: Tensor | None = None, lower: Te
         dtype: of the result.
         upper, lower: both or neither: its other columns, (R/2, A) each, of the first half of the rows and the second.
     """
-    if upper is not None and lower is not None:
-        x = torch.cat((x, torch.cat((upper, lower))), dim=-1)
+    ends = [end for end in (upper, lower) if end is not None]
+    if ends:
+        x = torch.cat((x, torch.cat(ends)), dim=-1)  # which refuses one of them alone
     mean, var, stats = batch_statistics(x)
     return fill_input((x - mean) * torch.rsqrt(var + EPS), dtype), *stats
 
