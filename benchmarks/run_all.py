@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
 """Everything that tickgraph says of its speed and of what it learns, measured anew by one command.
 
-    python benchmarks/run_all.py --out results            all steps, on one GPU
+    python benchmarks/run_all.py --out results            all steps, one after another on one GPU
+    python benchmarks/run_all.py --gpus 0,1 --out results one step at a time on each of two GPUs
+    python benchmarks/run_all.py --resume --out results   the steps that failed, were stopped or never began
     python benchmarks/run_all.py --list                   what there is, with the time that each may take
     python benchmarks/run_all.py --only collector,learner steps whose names begin so
     python benchmarks/run_all.py --tiny                   small sizes on a CPU: does every command still run?
 
 Each step is one command, of the command line or of this folder, in a process of its own, with its JSON and its log in
 the output folder. A step that fails or takes too long does not keep the next one from running. `run_all.json` holds
-each command, how it ended, its time, and the bars that it met or missed; it is written anew after every step.
+each command, how it ended, its time, commit and GPU, and the bars that it met or missed, in the order of `--list`; it
+is written anew after every step.
 """
 
 from __future__ import annotations
@@ -17,17 +20,29 @@ import argparse
 import itertools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tickgraph.bench._options import Parser, counts, run_script
+from tickgraph.core.errors import TickgraphError
+from tickgraph.run.files import read_json, write_json
+from tickgraph.run.manifest import source_state
+
 WALK, TRACK = "g1_walk_flat", "g1_motion_tracking"
 ALGOS = ("flashsac", "sac")
+HERE = Path(__file__).resolve().parent
+RESULT = "run_all.json"
+POLL_S = 0.05
 TASKS = ("cartpole_swingup", "go2_walk_flat", WALK, TRACK)
 TINY_TRAIN = (
     "--num-envs 16 --iterations 6 --train.replay-slots 32 --train.learning-starts 3 --train.log-interval 1 "
@@ -101,7 +116,8 @@ def steps() -> list[Step]:
     for task, algo in itertools.product((WALK, TRACK), ALGOS):
         words = ("train", task, "--algo", algo, "--run-name", f"full_{algo}")
         found.append(Step(f"run_{task}_{algo}", words, (*words, *TINY_TRAIN), 1500, None))
-    full = ("--out", "seeds", "--gpus", "0", "--side-by-side", "10", "--iterations", "2500", "--limit-s", "1500")
+    # Without --gpus its runs see what the step sees; with it they would see that GPU, whichever the step has.
+    full = ("--out", "seeds", "--side-by-side", "10", "--iterations", "2500", "--limit-s", "1500")
     found.append(Step("seeds", full, ("--out", "seeds", "--tiny"), 1560, script="seeds.py"))
     for task, backend, algo in itertools.product(TASKS, ("mujoco", "mjwarp"), ALGOS):
         words = ("train", task, "--algo", algo, "--backend", backend, "--run-name", f"entry_{backend}_{algo}")
@@ -111,35 +127,173 @@ def steps() -> list[Step]:
     return found
 
 
-def play(step: Step, words: Sequence[str], out: Path, limit_s: float) -> dict[str, Any]:
-    """Run a step; returns what `run_all.json` says of it."""
-    program = ["-m", "tickgraph"] if step.script is None else [str(Path(__file__).resolve().with_name(step.script))]
-    command = [sys.executable, *program, *words]
-    result = out / f"{step.name}.json"
-    if step.result is not None:
-        result.unlink(missing_ok=True)
-        command += [step.result, str(result)]
-    began = time.monotonic()
-    with open(out / f"{step.name}.log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=out, start_new_session=True)
+# One step at a time on each GPU ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one step at a time is played: on a GPU with a share of the processors, or, without --gpus, as we are."""
+
+    gpu: int | None = None
+    processors: tuple[int, ...] = ()
+
+
+@dataclass
+class Playing:
+    """A step under way.
+
+    Args:
+        step: what is played.
+        words: after its program.
+        out: folder of all results, in which it runs.
+        place: its GPU and processors.
+        limit_s: seconds until it is stopped.
+    """
+
+    step: Step
+    words: tuple[str, ...]
+    out: Path
+    place: Place
+    limit_s: float
+    process: subprocess.Popen[bytes] | None = None
+    began: float = 0.0
+    stopped: bool = False
+    source: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Start it in a process of its own."""
+        step = self.step
+        program = ["-m", "tickgraph"] if step.script is None else [str(HERE / step.script)]
+        command = [sys.executable, *program, *self.words]
+        if step.result is not None:
+            self.result.unlink(missing_ok=True)
+            command += [step.result, str(self.result)]
+        environment = dict(os.environ)
+        if self.place.gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = str(self.place.gpu)
+        self.source = source_state()
+        ours = os.sched_getaffinity(0) if self.place.processors else None
+        self.began = time.monotonic()
         try:
-            code: int | None = process.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            code = None
-    facts: dict[str, Any] = {
-        "command": " ".join([step.program, *words]),
-        "exit_code": code,
-        "stopped_after_s": limit_s if code is None else None,
-        "wall_s": round(time.monotonic() - began, 1),
-    }
-    if step.result is not None and result.exists():
-        ratios = json.loads(result.read_text(encoding="utf-8")).get("ratios", [])
-        facts["bars"] = [bars for bars in map(bars_of, ratios) if bars]
-    if step.words[0] == "train":
-        facts |= run_facts(out, words)
-    return facts
+            if ours is not None:
+                # A process has the processors of the thread that starts it, from its first instruction on.
+                os.sched_setaffinity(0, self.place.processors)
+            with open(self.out / f"{step.name}.log", "wb") as log:
+                settings: dict[str, Any] = {"cwd": self.out, "env": environment, "start_new_session": True}
+                self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, **settings)
+        finally:
+            if ours is not None:
+                os.sched_setaffinity(0, ours)
+
+    @property
+    def result(self) -> Path:
+        """The JSON file of a step that writes one."""
+        return self.out / f"{self.step.name}.json"
+
+    def over(self) -> bool:
+        """Return whether it has ended; it is stopped where its time is up."""
+        if self.process is None or self.process.poll() is not None:
+            return True
+        if time.monotonic() - self.began < self.limit_s:
+            return False
+        self.kill()
+        self.process.wait()
+        self.stopped = True
+        return True
+
+    def kill(self) -> None:
+        """End it and all that it has started: `seeds.py` gives each of its runs a process group of its own."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        for pid in descendants(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `run_all.json` says of it, once it has ended."""
+        facts: dict[str, Any] = {
+            "command": command_of(self.step, self.words),
+            "exit_code": None if self.stopped or self.process is None else self.process.returncode,
+            "stopped_after_s": self.limit_s if self.stopped else None,
+            "wall_s": round(time.monotonic() - self.began, 1),
+            **self.source,
+        }
+        if self.place.gpu is not None:
+            facts["gpu"] = self.place.gpu
+        if self.step.result is not None and self.result.exists():
+            ratios = json.loads(self.result.read_text(encoding="utf-8")).get("ratios", [])
+            facts["bars"] = [bars for bars in map(bars_of, ratios) if bars]
+        if self.words[0] == "train":
+            facts |= run_facts(self.out, self.words)
+        return facts
+
+
+def command_of(step: Step, words: Sequence[str]) -> str:
+    """Return a step's command as a reader types it, without the file of its result."""
+    return " ".join([step.program, *words])
+
+
+def descendants(pid: int) -> list[int]:
+    """Return a process and all that come from it, a parent before its children."""
+    children = defaultdict(list)
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            # PID (NAME) STATE PARENT ..., and a name may hold brackets and blanks.
+            parent = path.read_text(errors="replace").rpartition(")")[2].split()[1]
+            children[int(parent)].append(int(path.parent.name))
+    found = [pid]
+    for one in found:
+        found += children[one]
+    return found
+
+
+def places_of(gpus: Sequence[int]) -> list[Place]:
+    """Return the GPUs, each with an even share of this process's processors; the two halves of a core stay together."""
+    processors = sorted(os.sched_getaffinity(0), key=lambda number: (core_of(number), number))
+    ends = [len(processors) * index // len(gpus) for index in range(len(gpus) + 1)]
+    shares = [processors[first:last] for first, last in itertools.pairwise(ends)]
+    # With fewer processors than GPUs all share all.
+    return [Place(gpu, tuple(share if all(shares) else processors)) for gpu, share in zip(gpus, shares, strict=True)]
+
+
+def core_of(processor: int) -> int:
+    """Return the first processor of the same core, or `processor` itself where the system does not tell."""
+    try:
+        text = Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return processor
+    first = re.match(r"\d+", text)
+    return int(first[0]) if first else processor
+
+
+def folder_of(out: Path, words: Sequence[str]) -> Path | None:
+    """Return the folder that a step fills and would not fill a second time, if it has one."""
+    if words[0] == "train":
+        return out / "runs" / words[1] / words[words.index("--run-name") + 1]
+    return out / words[words.index("--out") + 1] if "--out" in words else None
+
+
+# What is kept of them ----------------------------------------------------------------------------------------------
+
+
+def results_in(out: Path) -> dict[str, Any]:
+    """Return what `run_all.json` in a folder holds, by step; nothing where there is none.
+
+    Raises:
+        TickgraphError: it cannot be read.
+    """
+    path, what = out / RESULT, "results of steps"
+    if not path.exists():
+        return {}
+    try:
+        found = read_json(path, what)
+        if not all(isinstance(facts, dict) for facts in found.values()):
+            raise TickgraphError(f"{path} ({what}) does not hold an object for each step")
+    except TickgraphError as error:
+        raise TickgraphError(f"{error}; mend or remove it, or name another --out") from error
+    return found
 
 
 def bars_of(ratio: dict[str, Any]) -> dict[str, Any]:
@@ -153,8 +307,8 @@ def bars_of(ratio: dict[str, Any]) -> dict[str, Any]:
 
 def run_facts(out: Path, words: Sequence[str]) -> dict[str, Any]:
     """Return the summary of the run that a step has made."""
-    name, task = words[words.index("--run-name") + 1], words[1]
-    path = out / "runs" / task / name / "run_summary.json"
+    folder = folder_of(out, words)
+    path = out if folder is None else folder / "run_summary.json"
     if not path.exists():
         return {}
     summary = json.loads(path.read_text(encoding="utf-8"))
@@ -162,16 +316,28 @@ def run_facts(out: Path, words: Sequence[str]) -> dict[str, Any]:
     return {"run": {key: summary.get(key) for key in keys}, "evaluation": summary.get("evaluation")}
 
 
+# The command -------------------------------------------------------------------------------------------------------
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the steps; returns 0 where every command ended with exit code 0."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = Parser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="folder of all results")
     parser.add_argument("--only", default="", metavar="A,B", help="steps whose names begin with one of these")
     parser.add_argument("--skip", default="", metavar="A,B", help="steps to leave out, likewise")
+    parser.add_argument(
+        "--gpus", metavar="A,B", help="a step at a time on each of these GPUs, each with its share of the processors"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the steps in --out that ended with exit code 0, play the others"
+    )
     parser.add_argument("--budget", type=float, metavar="S", help="seconds after which no step begins or goes on")
     parser.add_argument("--tiny", action="store_true", help="small sizes on a CPU, to see that every command runs")
     parser.add_argument("--list", action="store_true", help="show the steps and run nothing")
     options = parser.parse_args(argv)
+    gpus = () if options.gpus is None else counts("--gpus", options.gpus, least=0)
+    if len(set(gpus)) < len(gpus):
+        parser.error(f"--gpus is {options.gpus!r}, expected each GPU once")
 
     known = [step for step in steps() if not options.tiny or step.tiny is not None]
     only, skip = (tuple(filter(None, text.split(","))) for text in (options.only, options.skip))
@@ -186,19 +352,75 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{step.name:<42} at most {step.limit_s} s")
         return 0
     out = options.out.resolve()
+    done = results_in(out)
+    if done and not options.resume:
+        raise TickgraphError(f"{out} already holds results of {len(done)} steps; --resume to go on, or another --out")
     out.mkdir(parents=True, exist_ok=True)
-    began, done = time.monotonic(), {}
-    for step in chosen:
-        left = step.limit_s if options.budget is None else options.budget - (time.monotonic() - began)
-        if left <= 0:
-            print(f"the budget of {options.budget:g} s is spent before {step.name}", flush=True)
-            break
-        words = step.tiny if options.tiny and step.tiny is not None else step.words
-        print(f"{step.name}: {step.program} {' '.join(words)}", flush=True)
-        done[step.name] = play(step, words, out, min(left, step.limit_s))
-        (out / "run_all.json").write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
-        print(f"  {ending(done[step.name])}", flush=True)
-    return int(any(facts["exit_code"] != 0 for facts in done.values()) or len(done) < len(chosen))
+    words = {step: step.tiny if options.tiny and step.tiny is not None else step.words for step in chosen}
+    if options.resume:
+        ended = {name: facts.get("command") for name, facts in done.items() if facts.get("exit_code") == 0}
+        words = {step: its for step, its in words.items() if ended.get(step.name) != command_of(step, its)}
+        print(f"{len(chosen) - len(words)} of {len(chosen)} steps are kept as they are in {out / RESULT}", flush=True)
+        for step in words:
+            done.pop(step.name, None)
+    try:
+        play(words, out, done, places_of(gpus) if gpus else [Place()], options)
+    except KeyboardInterrupt:
+        print("interrupted; --resume plays what has not ended", flush=True)
+        return 130
+    return int(any(done.get(step.name, {}).get("exit_code") != 0 for step in chosen))
+
+
+def play(
+    words: dict[Step, tuple[str, ...]],
+    out: Path,
+    done: dict[str, Any],
+    places: Sequence[Place],
+    options: argparse.Namespace,
+) -> None:
+    """Play steps in their order, each as soon as a place is free, until they or the budget are over.
+
+    Args:
+        words: of each step, after its program.
+        out: folder of all results.
+        done: what is known of steps by name; what each one that ends leaves is added and kept in `run_all.json`.
+        places: where they are played.
+        options: of the command line.
+    """
+    order = {step.name: index for index, step in enumerate(steps())}
+    began, waiting, free = time.monotonic(), list(words), list(places)
+    active: list[Playing] = []
+    try:
+        while waiting or active:
+            for one in [one for one in active if one.over()]:
+                active.remove(one)
+                free.append(one.place)
+                done[one.step.name] = one.facts()
+                names = sorted(done, key=lambda name: order.get(name, len(order)))
+                write_json(out / RESULT, {name: done[name] for name in names})
+                print(f"  {one.step.name}: {ending(done[one.step.name])}", flush=True)
+            while waiting and free:
+                step = waiting[0]
+                left = step.limit_s if options.budget is None else options.budget - (time.monotonic() - began)
+                if left <= 0:
+                    print(f"the budget of {options.budget:g} s is spent before {step.name}", flush=True)
+                    waiting.clear()
+                    break
+                one = Playing(waiting.pop(0), words[step], out, free.pop(0), min(left, step.limit_s))
+                on = "" if one.place.gpu is None else f" (GPU {one.place.gpu})"
+                print(f"{step.name}{on}: {command_of(step, words[step])}", flush=True)
+                folder = folder_of(out, words[step]) if options.resume else None
+                if folder is not None and folder.exists():
+                    shutil.rmtree(folder)  # half of a run, or one of another command
+                active.append(one)
+                one.begin()
+            time.sleep(POLL_S)
+    finally:
+        for one in active:
+            one.kill()
+        for one in active:
+            if one.process is not None:
+                one.process.wait()
 
 
 def ending(facts: dict[str, Any]) -> str:
@@ -213,4 +435,5 @@ def ending(facts: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(run_script(main))

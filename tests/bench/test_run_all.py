@@ -1,9 +1,13 @@
 """The closing re-run: its steps are commands that exist, and a step that fails does not keep the next from running."""
 
+import fcntl
 import importlib.util
 import json
+import os
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,10 +31,8 @@ def test_steps_cover_both_tasks_scenarios_algorithms_and_backends(run_all, capsy
     assert run_all.main(["--list", "--only", "collector"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert sum(name.startswith("entry_") for name in names) == 4 * 2 * 2
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(TickgraphError, match="no step begins with 'colector'"):
         run_all.main(["--only", "colector"])
-    assert stop.value.code == 2
-    assert "no step begins with 'colector'" in capsys.readouterr().err
 
 
 def test_what_fails_or_takes_too_long_is_recorded_and_the_rest_goes_on(run_all, monkeypatch, tmp_path, capsys):
@@ -54,6 +56,209 @@ def test_what_fails_or_takes_too_long_is_recorded_and_the_rest_goes_on(run_all, 
     assert "--seeds is 0, expected at least 1" in (tmp_path / "seeds.log").read_text()
     assert found["seeds"]["command"] == "python benchmarks/seeds.py --seeds 0"
     assert "stopped after 1 s" in capsys.readouterr().out
+    assert all("gpu" not in facts and "commit" in facts for facts in found.values())
+
+
+# Steps that are small scripts, with what they share at their top ---------------------------------------------------
+
+TOP = """
+import fcntl, json, os, subprocess, sys, time
+from pathlib import Path
+
+
+def wait_until(true):
+    until = time.monotonic() + 60
+    while not true():
+        if time.monotonic() > until:
+            sys.exit("waited in vain")
+        time.sleep(0.02)
+
+
+def ended():
+    path = Path("run_all.json")
+    return list(json.loads(path.read_text())) if path.exists() else []
+"""
+PLACE_FACTS = """
+facts = {"gpu": os.environ["CUDA_VISIBLE_DEVICES"], "processors": sorted(os.sched_getaffinity(0)), "ratios": []}
+Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(facts))
+"""
+# With a process outside of its process group, as seeds.py has them; both hold their locks while they live.
+ENDLESS = """
+def hold(name):
+    held = open(f"{name}.lock", "w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    Path(f"{name}.begun").touch()
+    time.sleep(120)
+
+
+if sys.argv[1:2] == ["child"]:
+    hold(sys.argv[2])
+subprocess.Popen([sys.executable, __file__, "child", "NAME_child"], start_new_session=True)
+hold("NAME")
+"""
+
+
+@pytest.fixture
+def fake(run_all, monkeypatch, tmp_path):
+    """Return a function that makes the steps of a folder, by name: a script, or a script and its words."""
+
+    def make(**given):
+        steps = []
+        for name, value in given.items():
+            body, words = value if isinstance(value, tuple) else (value, ("go",))
+            (tmp_path / f"{name}.py").write_text(TOP + body.replace("NAME", name))
+            result = "--json" if "--json" in body else None
+            steps.append(run_all.Step(name, words, None, 60, result, str(tmp_path / f"{name}.py")))
+        monkeypatch.setattr(run_all, "steps", lambda: steps)
+        return tmp_path / "out"
+
+    return make
+
+
+def test_two_gpus_play_two_steps_side_by_side_each_with_its_gpu_and_processors(run_all, fake, capsys):
+    out = fake(
+        first="Path('begun').touch()\nwait_until(lambda: 'third' in ended())" + PLACE_FACTS,
+        second="wait_until(Path('begun').exists)" + PLACE_FACTS,
+        third="assert ended() == ['second']" + PLACE_FACTS,
+    )
+    ours = os.sched_getaffinity(0)
+    assert run_all.main(["--out", str(out), "--gpus", "3,5"]) == 0
+    assert os.sched_getaffinity(0) == ours
+    found = json.loads((out / "run_all.json").read_text())
+    assert [(name, facts["gpu"]) for name, facts in found.items()] == [("first", 3), ("second", 5), ("third", 5)]
+    seen = {name: json.loads((out / f"{name}.json").read_text()) for name in found}
+    assert [facts["gpu"] for facts in seen.values()] == ["3", "5", "5"]
+    shares = [set(facts["processors"]) for facts in seen.values()]
+    assert shares[0] | shares[1] == ours and shares[1] == shares[2]
+    assert len(ours) == 1 or not shares[0] & shares[1]
+    ends = [line.split(":")[0].strip() for line in capsys.readouterr().out.splitlines() if "exit code 0" in line]
+    assert ends == ["second", "third", "first"]
+
+
+def test_processors_are_shared_out_by_whole_cores(run_all, monkeypatch):
+    monkeypatch.setattr(run_all.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(run_all, "core_of", lambda processor: processor % 4)  # 0 and 4 are one core
+    assert [place.processors for place in run_all.places_of([0, 1])] == [(0, 4, 1, 5), (2, 6, 3, 7)]
+    assert [len(place.processors) for place in run_all.places_of([0, 1, 2])] == [2, 3, 3]
+    monkeypatch.setattr(run_all.os, "sched_getaffinity", lambda _: {6})
+    assert [(place.gpu, place.processors) for place in run_all.places_of([4, 7])] == [(4, (6,)), (7, (6,))]
+
+
+def is_free(lock: Path) -> bool:
+    """Return whether the process that held a lock has ended, or does so soon."""
+    until = time.monotonic() + 30
+    with lock.open("w") as file:
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize("how", ["budget", "limit", "interrupt"])
+def test_what_is_stopped_leaves_no_process_behind(run_all, fake, monkeypatch, capsys, how):
+    out = fake(first=ENDLESS, second=ENDLESS, third="Path('third').touch()")
+    names = [f"{step}{child}" for step in ("first", "second") for child in ("", "_child")]
+
+    def all_begun() -> bool:
+        return all((out / f"{name}.begun").exists() for name in names)
+
+    def sleep(seconds: float) -> None:
+        time.sleep(seconds)
+        if how == "interrupt" and all_begun():
+            raise KeyboardInterrupt
+
+    # Hours have passed once all processes are there.
+    clock = SimpleNamespace(monotonic=lambda: 9000.0 if how != "interrupt" and all_begun() else 0.0, sleep=sleep)
+    monkeypatch.setattr(run_all, "time", clock)
+    words = ["--out", str(out), "--gpus", "0,1", *(["--budget", "20"] if how == "budget" else [])]
+    assert run_all.main(words) == (130 if how == "interrupt" else 1)
+    assert all(is_free(out / f"{name}.lock") for name in names)
+    said = capsys.readouterr().out
+    assert ("the budget of 20 s is spent before third" in said) == (how == "budget")
+    assert (out / "third").exists() == (how == "limit")  # a step's own limit does not keep the next from running
+    if how == "interrupt":
+        assert "interrupted; --resume" in said and not (out / "run_all.json").exists()
+    else:
+        found = json.loads((out / "run_all.json").read_text())
+        stopped = [facts["stopped_after_s"] for facts in found.values() if facts["exit_code"] is None]
+        assert stopped == ([20, 20] if how == "budget" else [60, 60])
+
+
+COUNTED = "open('played', 'a').write('NAME ')\n"
+# What it fills it does not fill twice; the first time it fails half way.
+HALF = (
+    COUNTED
+    + """
+folder = Path("FOLDER")
+if folder.exists():
+    sys.exit("there is a folder of this name")
+folder.mkdir(parents=True)
+if Path("played").read_text().split().count("NAME") == 1:
+    sys.exit(3)
+"""
+)
+
+
+def test_resume_plays_what_failed_was_stopped_or_never_began(run_all, fake, monkeypatch, capsys):
+    run, other, folder = "runs/toy/full", "runs/toy/other/kept", "several"
+    steps = {
+        "fine": COUNTED,
+        "run": (HALF.replace("FOLDER", run), ("train", "toy", "--run-name", "full")),
+        "seeds": (HALF.replace("FOLDER", folder), ("--out", folder)),
+        "last": COUNTED,
+    }
+    out = fake(**steps)
+    words = ["--out", str(out)]
+    assert run_all.main([*words, "--skip", "last"]) == 1
+    (out / other).mkdir(parents=True)
+    with pytest.raises(TickgraphError, match="out already holds results of 3 steps; --resume to go on, or another"):
+        run_all.main(words)
+    assert (out / "played").read_text().split() == ["fine", "run", "seeds"]
+    capsys.readouterr()
+
+    assert run_all.main([*words, "--resume", "--only", "run"]) == 0
+    assert "0 of 1 steps are kept" in capsys.readouterr().out
+    found = json.loads((out / "run_all.json").read_text())
+    assert [(name, facts["exit_code"]) for name, facts in found.items()] == [("fine", 0), ("run", 0), ("seeds", 3)]
+    assert run_all.main([*words, "--resume"]) == 0
+    assert "2 of 4 steps are kept" in capsys.readouterr().out
+    assert (out / "played").read_text().split() == ["fine", "run", "seeds", "run", "seeds", "last"]
+    assert (out / other).is_dir()
+    assert list(json.loads((out / "run_all.json").read_text())) == list(steps)
+
+    fake(**steps | {"fine": (COUNTED, ("anew",))})
+    assert run_all.main([*words, "--resume", "--budget", "0"]) == 1  # what ended well was another command
+    assert run_all.main([*words, "--resume"]) == 0
+    assert "3 of 4 steps are kept" in capsys.readouterr().out
+    assert (out / "played").read_text().split()[6:] == ["fine"]
+    assert json.loads((out / "run_all.json").read_text())["fine"]["command"].endswith("fine.py anew")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"fine": 0}'])
+def test_results_that_cannot_be_read_are_not_resumed_nor_replaced(run_all, fake, text):
+    out = fake(fine=COUNTED)
+    out.mkdir()
+    (out / "run_all.json").write_text(text)
+    for words in ([], ["--resume"]):
+        with pytest.raises(TickgraphError, match=r"run_all\.json .*; mend or remove it, or name another --out"):
+            run_all.main(["--out", str(out), *words])
+    assert (out / "run_all.json").read_text() == text and not (out / "played").exists()
+
+
+@pytest.mark.parametrize("text", ["", "0,", "a", "-1", "0,0", "1,01"])
+def test_gpus_are_different_whole_numbers(run_all, fake, text):
+    out = fake(fine=COUNTED)
+    with pytest.raises(TickgraphError, match="--gpus is .*, expected"):
+        run_all.main(["--out", str(out), f"--gpus={text}"])
+    assert not out.exists()
+
+
+def test_the_step_of_seeds_sees_the_gpu_that_it_is_given(run_all):
+    (seeds,) = (step for step in run_all.steps() if step.name == "seeds")
+    assert "--gpus" not in seeds.words
 
 
 # The README's table ------------------------------------------------------------------------------------------------
