@@ -322,7 +322,7 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(words, named, capsys):
 
 def test_paths_are_those_that_a_device_has():
     assert [path.name for path in available("cpu", "flashsac")] == [
-        *("eager", "eager-written", "compile-loss", "compile"),
+        *("eager", "eager-written", "compile-loss", "compile-written", "compile"),
     ]
     assert [path.name for path in available("cpu", "sac")] == ["eager", "compile-loss", "compile"]
     assert chosen("all", "cpu", "sac") == available("cpu", "sac") == chosen(None, "cpu", "sac")

@@ -182,7 +182,7 @@ def test_in_line_is_what_training_takes_without_the_branch(monkeypatch):
     """The path to compare with keeps every kernel."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     checks = {name: lambda: None for name in kernel_checks(made(1))}
-    taken = resolve_switches("auto", torch.device("cuda"), checks)
+    taken = resolve_switches("auto", Resolution("graph", "graph", None, torch.device("cuda")), checks)
     assert taken.beside and replace(taken, beside=False) == PATHS["graph-in-line"].kernels
 
 

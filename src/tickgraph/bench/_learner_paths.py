@@ -9,7 +9,7 @@ import torch
 
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 from tickgraph.core.program import Resolution, resolve_execution
-from tickgraph.learn.path import KERNEL_SWITCHES, ON_A_GPU, Switches
+from tickgraph.learn.path import BY_HOST, KERNEL_SWITCHES, ON_A_GPU, Switches
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 AUTOGRAD = Switches()
@@ -46,7 +46,7 @@ PATHS = {
         EAGER,
         BenchPath("eager-written", "eager", ON_A_GPU),
         BenchPath("compile-loss", "compile", scope="loss"),
-        BenchPath("compile-written", "compile", replace(WRITTEN, shared_actions=True), default=False),
+        BenchPath("compile-written", "compile", BY_HOST),
         BenchPath("compile", "compile"),
         BenchPath("captured-eager", "graph", inner="eager"),
         BenchPath("graph-autograd", "graph"),

@@ -296,7 +296,7 @@ class FlashSac(Learner):
         uncompiled = self.arena.device.type != "cpu" and resolution.inner == "eager"
         self.maths = flashsac if self.cfg.bf16 or uncompiled else fused
         if isinstance(kernels, str):
-            kernels = resolve_switches(kernels, self.arena.device, stacked.kernel_checks(self))
+            kernels = resolve_switches(kernels, resolution, stacked.kernel_checks(self))
         self.switches = kernels
         if kernels.manual:
             self.written = stacked.Written(self, kernels)

@@ -255,7 +255,7 @@ class Learner(ABC):
 
         Args:
             resolution: of the objectives' programs.
-            kernels: switches, or what `resolve_switches` takes for the device's own.
+            kernels: switches, or what `resolve_switches` takes for those of device and mode.
         """
 
     def take_row_steps(self) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
-from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, first_line
+from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, Resolution, first_line
 from tickgraph.learn import batch_norm, put_off, running
 from tickgraph.learn.gradients import Gradients
 from tickgraph.learn.running import AffineForm
@@ -128,41 +128,51 @@ ON_A_GPU = Switches(manual=True, copies=True, shared_actions=True, beside=True, 
 """What a GPU computes without kernels, where gradients can be written out."""
 PLAIN_ON_A_GPU = Switches(joined=True)
 """The same where they cannot."""
+BY_HOST = Switches(manual=True, shared_actions=True)
+"""What a GPU computes in mode compile, where gradients can be written out: what the host launches fastest."""
 
 
 def resolve_switches(
     kernels: str,
-    device: torch.device,
+    resolution: Resolution,
     checks: Mapping[str, Callable[[], None]],
     on_a_gpu: Switches = ON_A_GPU,
+    by_host: Switches = BY_HOST,
 ) -> Switches:
     """Return how a device computes by default.
 
     A GPU gets `on_a_gpu`, in torch operations that the programs compile, and those of our kernels that can be built
-    there and agree with their torch forms. A CPU keeps autograd and `fused.py`, which are faster there.
+    there and agree with their torch forms. In mode compile it gets `by_host` and no kernels: a cycle lasts as long as
+    the host takes to launch it there, and calls of our kernels cost more of that than what the compiler launches in
+    their place; with nothing compiled they save many launches. A CPU keeps autograd and `fused.py`, which are faster
+    there.
 
     Args:
-        kernels: auto: those that can be had; triton: all of them, or an error; torch: none; autograd: none, and
-            autograd computes the gradients, on every device.
-        device: where it runs.
+        kernels: auto: those that can be had, in mode compile none; triton: all of them, or an error; torch: none;
+            autograd: none, and autograd computes the gradients, on every device.
+        resolution: how and where the objectives run.
         checks: {switch: builds that kernel and compares it with its torch form, raising where it fails}.
         on_a_gpu: what a GPU computes without kernels.
+        by_host: what it computes in mode compile.
 
     Raises:
         TickgraphError: `kernels` is unknown.
         ExecutionError: kernels were asked for by name and cannot be had.
     """
-    built, reasons = build_kernels(kernels, device, checks)
-    if kernels == "autograd" or device.type != "cuda":
+    compiled = resolution.enabled == "compile"
+    built, reasons = build_kernels("torch" if compiled and kernels == "auto" else kernels, resolution.device, checks)
+    if kernels == "autograd" or resolution.device.type != "cuda":
         return Switches()
+    if compiled and kernels != "triton":
+        return by_host
     return dataclasses.replace(on_a_gpu, **dict.fromkeys(built, "triton"), reasons=tuple(reasons))
 
 
 def build_kernels(
     kernels: str, device: torch.device, checks: Mapping[str, Callable[[], None]]
 ) -> tuple[list[str], list[str]]:
-    """Return the names of the kernels that run, and why others that are wanted do not; arguments and errors are those
-    of `resolve_switches`."""
+    """Return the names of the kernels that run on a device, and why others that are wanted do not; the other arguments
+    and the errors are those of `resolve_switches`."""
     if kernels not in KERNELS:
         hint = nearby(kernels, KERNELS) or f"use one of {', '.join(KERNELS)}"
         raise TickgraphError(f"learner_kernels is {kernels!r}; {hint}")

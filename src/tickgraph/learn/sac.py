@@ -231,7 +231,7 @@ class Sac(Learner):
         """Let a kernel take the steps where the switches say so; of the objectives there is one form."""
         if isinstance(kernels, str):
             checks = {"row_step": lambda: check_row_steps(self.critic_step, self.actor_step)}
-            kernels = resolve_switches(kernels, self.arena.device, checks, PLAIN_ON_A_GPU)
+            kernels = resolve_switches(kernels, resolution, checks, PLAIN_ON_A_GPU, by_host=PLAIN_ON_A_GPU)
         if kernels.manual:
             raise TickgraphError("SAC's gradients are not written out; give it switches without manual")
         self.switches = kernels

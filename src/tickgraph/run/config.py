@@ -73,8 +73,8 @@ class TrainCfg:
     loss (what follows the networks alone, to measure what the wider scope buys)."""
     learner_kernels: str = "auto"
     """Triton kernels of the learner and its policy: triton, torch (the same maths without them), auto (those that can
-    be had, on a CPU none), or autograd (none, and gradients by autograd on every device: the plain learner, to compare
-    with)."""
+    be had; on a CPU none, and with execution compile only the policy's, as the others cost the host more than they
+    save), or autograd (none, and gradients by autograd on every device: the plain learner, to compare with)."""
     overlap: bool | None = None
     """Update beside the ticks of the same iteration, from what was recorded before it (policy_lag 1); by default where
     both are CUDA graphs."""
