@@ -197,7 +197,7 @@ def test_doctor_says_what_each_finding_means(capsys: pytest.CaptureFixture[str],
     target = tmp_path / "doctor.json"
     assert cli.main(["doctor", "--json", str(target)]) == 0
     shown = capsys.readouterr().out
-    for what in ("processors", "physics", "torch", "compiling on the CPU", "GPU", "rendering"):
+    for what in ("processors", "physics", "torch", "byte code", "compiling on the CPU", "GPU", "rendering"):
         assert what in shown
     assert all(finding["means"] for finding in json.loads(target.read_text())["findings"])
 

@@ -1,6 +1,7 @@
 """The benchmark of training: real iterations in each mode, and ratios from figures that can be checked by hand."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -109,7 +110,7 @@ def test_the_arm_whose_losses_alone_are_compiled_has_autograd():
 
 def test_the_eager_arm_computes_as_the_setting_says_on_its_device(monkeypatch):
     # What a GPU does without kernels; a CPU has autograd for every setting.
-    def as_on_a_gpu(kernels, device, checks):
+    def as_on_a_gpu(kernels, resolution, checks):
         return Switches() if kernels == "autograd" else ON_A_GPU
 
     monkeypatch.setattr(flashsac, "resolve_switches", as_on_a_gpu)
@@ -121,7 +122,7 @@ def test_the_eager_arm_computes_as_the_setting_says_on_its_device(monkeypatch):
         before = int(arm.trainer.learner.updates)
         arm.play(2)
         assert int(arm.trainer.learner.updates) == before + 6
-        config = train.training_config(arm, case, {})
+        config = train.training_config(arm, case)
         assert (config["learner_kernels"], config["gradients"]) == (kernels or "auto", gradients)
         arm.close()
 
@@ -199,6 +200,39 @@ def test_the_command_writes_a_result_that_the_report_reads(tmp_path, capsys):
     assert "2 critic, 1 actor, 1 temperature updates" in " ".join(shown.split())
 
 
+def test_who_stops_a_measurement_keeps_what_was_played(tmp_path, monkeypatch):
+    """The file is written whenever an arm has played a block."""
+
+    def stop(text):
+        if "block 2" in text:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "say", stop)
+    file = tmp_path / "train.json"
+    with pytest.raises(KeyboardInterrupt):
+        train.main([*SMALL.split(), "--arms", "eager", "--json", str(file)])
+    (row,) = read_result(file)["results"]
+    assert row["ticks"] == len(row["rows_all"]) == 4 and row["training_config"]["blocks"] == 1
+    assert row["training_config"]["critic_updates"] == 1.0
+    assert report.main([str(file)]) == 0
+
+
+def test_figures_are_of_the_arms_that_have_begun_and_the_blocks_that_they_share(monkeypatch):
+    monkeypatch.setattr(train.Played, "row", lambda one, case, keys: {**keys, "arm": one.arm.mode})
+    monkeypatch.setattr(train, "learner_ratios", lambda rows: {})
+    settings = SimpleNamespace(task=SimpleNamespace(train=SimpleNamespace(updates_per_iteration=2)))
+    case = train.TrainCase("cartpole_swingup", 8, MUJOCO, ("graph", "compile", "eager"))
+    played = [
+        train.Played(
+            SimpleNamespace(mode=mode, iteration=SimpleNamespace(device="cpu"), trainer=settings), speeds=speeds
+        )
+        for mode, speeds in (("graph", [4.0, 9.0]), ("compile", [2.0]), ("eager", []))
+    ]
+    rows, ratio = train.figures(case, played)
+    assert [row["arm"] for row in rows] == ["graph", "compile"] and rows[0]["scenario"] == "training, 2 updates"
+    assert ratio["graph_over_compile"] == 2.0 and "graph_over_eager" not in ratio
+
+
 def test_the_setting_of_all_arms_is_an_option_and_the_report_shows_it(tmp_path, capsys):
     file = tmp_path / "train.json"
     words = [*SMALL.split(), "--arms", "eager", "--learner-kernels", "torch", "--json", str(file)]
@@ -228,7 +262,7 @@ def test_compiled_training_stands_beside_eager_training(tmp_path, capsys):
 def test_ticks_that_the_host_plays_are_timed_by_the_host_and_belong_to_their_iteration(monkeypatch):
     case = train.TrainCase("cartpole_swingup", 8, MUJOCO, ("eager",), updates=1, batch_size=32)
     arm = TrainArm(train.configure(load(case.task), case), "eager")
-    config = train.training_config(arm, case, {})
+    config = train.training_config(arm, case)
     assert (config["execution"], config["learner_kernels"]) == ("eager", "auto")
 
     class Bridge:
@@ -287,7 +321,7 @@ def test_the_eager_arm_on_a_gpu_writes_its_gradients_out_unless_told_otherwise()
             **{"updates": 2, "batch_size": 32, "learner_kernels": kernels},
         )
         arm = TrainArm(train.configure(load(case.task), case), "eager")
-        assert train.training_config(arm, case, {})["gradients"] == gradients
+        assert train.training_config(arm, case)["gradients"] == gradients
         assert all(ms > 0 for ms in arm.play(2))
         arm.close()
 

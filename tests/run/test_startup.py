@@ -2,10 +2,13 @@
 
 import gc
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tickgraph.run.startup import FIRST_TICK, RARELY, StartUp, rare_collections
+from tickgraph.run.trainer import Trainer
 
 USUAL = (700, 10, 10)
 
@@ -52,6 +55,15 @@ def test_a_process_that_collects_as_rarely_is_left_alone(own: int) -> None:
         started()
         assert first_two() == (own, 10)
     assert first_two() == (own, 10)
+
+
+def test_the_compiler_collects_nothing_between_programs() -> None:
+    config, seen = torch._dynamo.config, list[bool]()
+    usual = config.run_gc_after_compile
+    iteration = SimpleNamespace(rehearse=lambda: seen.append(config.run_gc_after_compile))
+    cycle = SimpleNamespace(report=dict)
+    Trainer.prepare(SimpleNamespace(cycle=cycle, iteration=iteration, startup=StartUp(str), _on_cuda=False))
+    assert seen == [False] and config.run_gc_after_compile is usual is True
 
 
 def test_a_milestone_is_noted_once() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -86,75 +87,88 @@ def configure(task: Task, case: TrainCase) -> Task:
     return task
 
 
+@dataclass
+class Played:
+    """What an arm has played so far."""
+
+    arm: TrainArm
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    made: Counter[str] = field(default_factory=Counter)
+    """Updates by kind, as the device counted them."""
+    crossings: dict[str, float] = field(default_factory=dict)
+    speeds: list[float] = field(default_factory=list)
+    """Env steps per second of the last iterations of each block."""
+    halves: list[tuple[float, float]] = field(default_factory=list)
+    """Milliseconds of ticks and updates alone, after each block."""
+    enqueued: list[float] = field(default_factory=list)
+
+    def play(self, block: int, case: TrainCase) -> None:
+        """Play a block, and what is timed behind it."""
+        arm = self.arm
+        before, crossed = arm.counters(), arm.crossings()
+        found = arm.play_rows(case.iterations)
+        ticks = arm.iteration.ticks * (case.iterations + 1)
+        self.crossings = {f"{k}_per_tick": (n - crossed[k]) / ticks for k, n in arm.crossings().items()}
+        self.made.update({name: total - before[name] for name, total in arm.counters().items()})
+        self.rows += [{"block": block, "iteration": i + 1, **row} for i, row in enumerate(found)]
+        tail = [row["iter_ms"] for row in found[-case.tail :]]
+        self.speeds.append(arm.steps * len(tail) * 1e3 / sum(tail))
+        self.halves.append((arm.collector_ms(), arm.learner_ms()))
+        self.enqueued += arm.enqueue(ENQUEUE_BURSTS)
+
+    def row(self, case: TrainCase, keys: dict[str, Any]) -> dict[str, Any]:
+        """Return the arm's row of the result, which begins with some keys."""
+        arm = self.arm
+        collector, learner = (float(value) for value in np.median(np.asarray(self.halves), axis=0))
+        last = [row for row in self.rows if row["iteration"] > case.iterations - case.tail]
+        blocks = len(self.speeds)
+        updates = {name: self.made[name] / (blocks * (case.iterations + 1)) for name in COUNTERS}  # one leads in
+        row = {**keys, "arm": arm.mode, **times([row["iter_ms"] for row in self.rows]), **arm.facts()}
+        return row | {
+            "ticks": len(self.rows),
+            **{name: summary([row[name] for row in last]) for name in PARTS},
+            "training_config": {**updates, "blocks": blocks, **training_config(arm, case)},
+            "tail_env_steps_per_sec": float(np.median(self.speeds)),
+            "tail_env_steps_per_sec_blocks": self.speeds,
+            "env_steps_per_s": float(np.median(self.speeds)),
+            "steps_per_iteration": arm.steps,
+            "collector_ms": collector,
+            "learner_ms": learner,
+            "overlap_share": overlap_share(collector, learner, row["median_ms"]) if arm.iteration.overlap else None,
+            # Where the host plays the ticks, it does more than enqueue.
+            "enqueue_ms": float(np.median(self.enqueued)) if arm.cuda and not self.crossings else None,
+            **self.crossings,
+            **dict.fromkeys(("host_syncs_per_tick", "graph_launches_per_tick", "allocated_bytes_delta")),
+            "rows_all": self.rows,
+            "rows": last,
+        }
+
+
 def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda rows: None) -> Rows:
     """Measure one case.
 
     Args:
         case: what to measure.
         say: told of progress.
-        keep: is given the figures before the proofs are taken, so that a profiler that fails costs no times.
+        keep: is given the figures so far whenever an arm has played a block, so that whoever stops a long measurement,
+            or a profiler that fails, costs no more than what was under way.
 
     Returns:
         One row an arm, and the case's ratios.
     """
-    arms: dict[str, TrainArm] = {}
+    played = list[Played]()
     for mode in case.arms:
         note = ", always with train.learner_kernels autograd" if mode == "compile-loss" else ""
         say(f"{case.task}, {case.num_envs} worlds: building and compiling arm {mode}{note}")
-        arms[mode] = TrainArm(configure(load(case.task), case), mode)
-    played: dict[str, list[dict[str, float]]] = {mode: [] for mode in arms}
-    crossings: dict[str, dict[str, float]] = {}
-    made: dict[str, dict[str, int]] = {mode: dict.fromkeys(COUNTERS, 0) for mode in arms}
-    speeds: dict[str, list[float]] = {mode: [] for mode in arms}
-    halves: dict[str, list[tuple[float, float]]] = {mode: [] for mode in arms}
-    enqueued: dict[str, list[float]] = {mode: [] for mode in arms}
+        played.append(Played(TrainArm(configure(load(case.task), case), mode)))
     for block in range(case.blocks):
-        say(f"  block {block + 1} of {case.blocks}: {case.iterations} iterations of each arm")
-        for mode in arms if block % 2 == 0 else reversed(arms):
-            arm = arms[mode]
-            before, crossed = arm.counters(), arm.crossings()
-            found = arm.play_rows(case.iterations)
-            ticks = arm.iteration.ticks * (case.iterations + 1)
-            crossings[mode] = {f"{k}_per_tick": (n - crossed[k]) / ticks for k, n in arm.crossings().items()}
-            for name, total in arm.counters().items():
-                made[mode][name] += total - before[name]
-            played[mode] += [{"block": block, "iteration": i + 1, **row} for i, row in enumerate(found)]
-            tail = [row["iter_ms"] for row in found[-case.tail :]]
-            speeds[mode].append(arm.steps * len(tail) * 1e3 / sum(tail))
-            halves[mode].append((arm.collector_ms(), arm.learner_ms()))
-            enqueued[mode] += arm.enqueue(ENQUEUE_BURSTS)
-    device = next(iter(arms.values())).iteration.device
-    keys = {"task": case.task, "backend": case.place.backend, "device": str(device), "num_envs": case.num_envs}
-    updates = next(iter(arms.values())).trainer.task.train.updates_per_iteration
-    keys["scenario"] = f"training, {updates} updates"
-    rows = []
-    for mode, arm in arms.items():
-        collector, learner = (float(value) for value in np.median(np.asarray(halves[mode]), axis=0))
-        rows_all = played[mode]
-        last = [row for row in rows_all if row["iteration"] > case.iterations - case.tail]
-        row = {**keys, "arm": mode, **times([row["iter_ms"] for row in rows_all]), **arm.facts()}
-        row |= {
-            "ticks": case.blocks * case.iterations,
-            **{name: summary([row[name] for row in last]) for name in PARTS},
-            "training_config": training_config(arm, case, made[mode]),
-            "tail_env_steps_per_sec": float(np.median(speeds[mode])),
-            "tail_env_steps_per_sec_blocks": speeds[mode],
-            "env_steps_per_s": float(np.median(speeds[mode])),
-            "steps_per_iteration": arm.steps,
-            "collector_ms": collector,
-            "learner_ms": learner,
-            "overlap_share": overlap_share(collector, learner, row["median_ms"]) if arm.iteration.overlap else None,
-            # Where the host plays the ticks, it does more than enqueue.
-            "enqueue_ms": float(np.median(enqueued[mode])) if arm.cuda and not crossings[mode] else None,
-            **crossings[mode],
-            **dict.fromkeys(("host_syncs_per_tick", "graph_launches_per_tick", "allocated_bytes_delta")),
-            "rows_all": rows_all,
-            "rows": last,
-        }
-        rows.append(row)
-    ratio = {**keys, **ratios(speeds, rows), **learner_ratios(rows)}
-    keep((rows, ratio))
-    for row, arm in zip(rows, arms.values(), strict=True):
+        for one in played if block % 2 == 0 else reversed(played):
+            say(f"  block {block + 1} of {case.blocks}: {case.iterations} iterations of arm {one.arm.mode}")
+            one.play(block, case)
+            keep(figures(case, played))
+    rows, ratio = figures(case, played)
+    for row, one in zip(rows, played, strict=True):
+        arm = one.arm
         if arm.mode == "graph" and case.proofs and not arm.crossings():
             say("  proofs: a trace of iterations, and memory over many")
             proof = capture_proof(arm.iteration.run, arm.graphs)
@@ -166,18 +180,27 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
                 "allocated_bytes_delta": memory["growth"]["torch_bytes"],
             }
             ratio |= {"capture_proof": proof, "memory_proof": memory}
-    for arm in arms.values():
-        arm.close()
+    for one in played:
+        one.arm.close()
     return rows, ratio
 
 
-def training_config(arm: TrainArm, case: TrainCase, made: dict[str, int]) -> dict[str, Any]:
-    """Return an arm's settings, how many updates of each kind an iteration made, as the device counted them, and
-    whether its gradients were written out or autograd's."""
+def figures(case: TrainCase, played: Sequence[Played]) -> Rows:
+    """Return a row for each arm that has played a block, and the case's ratios of the blocks that all of these have."""
+    begun = [one for one in played if one.speeds]
+    iteration, train = begun[0].arm.iteration, begun[0].arm.trainer.task.train
+    keys = {"task": case.task, "backend": case.place.backend, "device": str(iteration.device)}
+    keys |= {"num_envs": case.num_envs, "scenario": f"training, {train.updates_per_iteration} updates"}
+    rows = [one.row(case, keys) for one in begun]
+    shared = min(len(one.speeds) for one in begun)
+    speeds = {one.arm.mode: one.speeds[:shared] for one in begun}
+    return rows, {**keys, **ratios(speeds, rows), **learner_ratios(rows)}
+
+
+def training_config(arm: TrainArm, case: TrainCase) -> dict[str, Any]:
+    """Return an arm's settings, and whether its gradients were written out or autograd's."""
     train = arm.trainer.task.train
-    played = case.blocks * (case.iterations + 1)  # one of each block leads in
     return {
-        **{name: count / played for name, count in made.items()},
         "updates": train.updates_per_iteration,
         "policy_frequency": train.algo.policy_period,
         "batch_size": train.algo.batch_size,
@@ -187,7 +210,6 @@ def training_config(arm: TrainArm, case: TrainCase, made: dict[str, int]) -> dic
         "ticks_per_iteration": train.ticks_per_iteration,
         "iterations": case.iterations,
         "summary_last": case.tail,
-        "blocks": case.blocks,
         "seed": train.seed,
         "algo": arm.trainer.task.algo,
         "execution": train.execution,

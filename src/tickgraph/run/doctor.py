@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
+import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -27,7 +29,8 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at processors, packages, compiler, GPU, rendering and disk."""
-    return [*_processors(), _physics(), *_torch(), _compiler(), _gpu(), _gpu_extra(), _rendering(), _disk()]
+    found = [*_processors(), _physics(), *_torch(), _byte_code(), _compiler()]
+    return [*found, _gpu(), _gpu_extra(), _rendering(), _disk()]
 
 
 def report(findings: list[Finding]) -> dict[str, Any]:
@@ -78,6 +81,23 @@ def _torch() -> list[Finding]:
             meaning,
         ),
     ]
+
+
+def _byte_code() -> Finding:
+    """Python reads modules from byte code that the first import, or the installer, has left beside them."""
+    import torch
+
+    what, cached = "byte code", Path(importlib.util.cache_from_source(torch.__file__))
+    if cached.exists():
+        return Finding(what, True, "kept", "a start reads its modules compiled")
+    cost = "each start compiles some 2,500 modules of torch and others anew, which takes seconds"
+    if sys.dont_write_bytecode:
+        return Finding(what, False, "none of torch, and PYTHONDONTWRITEBYTECODE or -B is set", f"{cost}; unset it")
+    folder = next(path for path in cached.parents if path.exists())
+    if os.access(folder, os.W_OK):
+        return Finding(what, True, "none of torch yet", "the next start keeps it")
+    where = "set PYTHONPYCACHEPREFIX to a folder that can be written"
+    return Finding(what, False, f"none of torch, and {folder} cannot be written", f"{cost}; {where}")
 
 
 def _compiler() -> Finding:

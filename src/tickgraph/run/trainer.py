@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
@@ -145,7 +146,8 @@ class Trainer:
             text = "loading the physics' kernels, compiling ticks and updates"
         elif "compile" in modes:
             text = "compiling the updates"
-        with self.startup.phase("compiling", text):
+        # After each program the compiler would look for garbage, a tenth of a second each among so many objects.
+        with self.startup.phase("compiling", text), torch._dynamo.config.patch(run_gc_after_compile=False):
             self.iteration.rehearse()
 
     # Checkpoints ---------------------------------------------------------------------------------------------------
