@@ -34,7 +34,7 @@ from tickgraph.learn.path import Switches
 from tickgraph.learn.policy_form import Layout, PolicyForm
 from tickgraph.learn.row_step import RowStep
 from tickgraph.learn.sac import SacCfg
-from tickgraph.learn.stacked import actor_head, critic_head, kernel_checks
+from tickgraph.learn.stacked import kernel_checks
 from tickgraph.learn.storage import Stacked, Storage, declare
 from tickgraph.learn.trunk import unit_features, whiten
 
@@ -346,8 +346,7 @@ def small_case(device: str, dtype: torch.dtype, network: str, parts: int, elemen
         return tuple(value.fill_(torch.nan) for value in empty(*args))
 
     storage, empty = storage_of(network, device), kernel._empty
-    given = (storage, parts, 2 if network == "square critic" else 1)
-    given = (*given, actor_head if "actor" in network else critic_head, dtype)
+    given = (storage, parts, 2 if network == "square critic" else 1, dtype)
     with patch.multiple(kernel, ELEMENTS=elements, _empty=spoiled):
         made, wanted = small_weights_by_both(*given)
         again, _ = small_weights_by_both(*given)
@@ -380,8 +379,8 @@ def small_keeps_a_nan(device: str) -> float:
     found = [~torch.isfinite(value) for value in made[:3]]
     alike = all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
     spoiled = sum((~torch.isfinite(value)).sum().item() for value in made.named.values())
-    # The gain of the last norm, and the online gain of the input.
-    return float(not alike or spoiled != 2 or not torch.isnan(made.named["trunk.norm.gain"][3, 3]))
+    # The gain of the last norm, and of the online network the input's gain, the head and its bias.
+    return float(not alike or spoiled != 4 or not torch.isnan(made.named["trunk.norm.gain"][3, 3]))
 
 
 def small_programs(device: str) -> float:

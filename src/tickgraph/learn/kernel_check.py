@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from tickgraph.learn.networks import Actor, log_std_of
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.running import affine_backward, affine_relu
 from tickgraph.learn.storage import Storage
-from tickgraph.learn.trunk import Weights, filled, whiten
+from tickgraph.learn.trunk import Weights, filled, small_weights, whiten
 
 
 def hold(mine: Tensor, wanted: Tensor, limit: float) -> None:
@@ -137,34 +138,25 @@ def affine_inputs(
     return forward, back
 
 
-def check_small_weights(
-    networks: Sequence[tuple[Storage, int, int, Callable[[Weights, torch.dtype], tuple[Tensor, Tensor]]]],
-    dtype: torch.dtype,
-) -> None:
-    """Make what is read of small parameters, of networks given as (layout, flat tensors, blocks, what reads the heads
-    off the weights)."""
-    for storage, parts, blocks, heads in networks:
-        made, wanted = small_weights_by_both(storage, parts, blocks, heads, dtype)
+def check_small_weights(networks: Sequence[tuple[Storage, int, int]], dtype: torch.dtype) -> None:
+    """Make what is read of small parameters, of networks given as (layout, flat tensors, blocks)."""
+    for storage, parts, blocks in networks:
+        made, wanted = small_weights_by_both(storage, parts, blocks, dtype)
         for name, mine in made.items():
             hold(mine, wanted[name], 1e-5 if dtype == torch.float32 else 1e-2)
 
 
 def small_weights_by_both(
-    storage: Storage,
-    parts: int,
-    blocks: int,
-    heads: Callable[[Weights, torch.dtype], tuple[Tensor, Tensor]],
-    dtype: torch.dtype,
+    storage: Storage, parts: int, blocks: int, dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return {name: what passes read of a network's weights} by the kernel and by torch, of made-up flat tensors."""
     from tickgraph.learn.kernels.stack_weights import StackWeights
 
     flats = [ramp(storage.parameters.shape, storage.parameters.device, k) for k in range(1, parts + 1)]
     found = []
-    for form in (StackWeights(storage), None):
-        weights = Weights(storage, flats, blocks, dtype, joined=True, form=form)
-        head, bias = heads(weights, dtype)
-        named = {"folded": weights.folded, "head": head, "head_bias": bias, "gain": weights.gain} | weights.weights
+    for form in (StackWeights(storage), partial(small_weights, storage, True)):
+        weights = Weights(storage, flats, blocks, dtype, form)
+        named = {name: getattr(weights, name) for name in ("folded", "head", "head_bias", "gain")} | weights.weights
         for path, (gain, offset) in weights.norms.items():
             named |= {f"{path}.gain": gain, f"{path}.offset": offset}
         members = weights.folded.shape[0] // parts

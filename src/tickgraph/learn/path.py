@@ -5,6 +5,7 @@ import importlib.util
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from tickgraph.learn import batch_norm, put_off, running
 from tickgraph.learn.gradients import Gradients
 from tickgraph.learn.running import AffineForm
 from tickgraph.learn.storage import Storage
-from tickgraph.learn.trunk import NormForm, SmallForm, whiten
+from tickgraph.learn.trunk import NormForm, SmallForm, small_weights, whiten
 
 _log = logging.getLogger(__name__)
 
@@ -105,10 +106,10 @@ class Switches:
 
         return AffineForm(kernel.affine_relu, kernel.affine_backward)
 
-    def small_form(self, storage: Storage) -> SmallForm | None:
-        """Return what makes of a network's small parameters what is read, or None where `Weights` does it itself."""
+    def small_form(self, storage: Storage) -> SmallForm:
+        """Return what makes of a network's small parameters what is read."""
         if self.small_weights == "torch":
-            return None
+            return partial(small_weights, storage, self.joined)
         from tickgraph.learn.kernels.stack_weights import StackWeights
 
         return StackWeights(storage)

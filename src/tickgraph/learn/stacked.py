@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tickgraph.learn import trunk
@@ -31,7 +30,7 @@ from tickgraph.learn.path import Switches
 from tickgraph.learn.replay import Batch
 from tickgraph.learn.running import Running, eval_backward, eval_forward
 from tickgraph.learn.storage import Stacked, Storage
-from tickgraph.learn.trunk import Kept, Weights, fill, filled
+from tickgraph.learn.trunk import Kept, Weights, fill
 
 
 class CriticGradient(NamedTuple):
@@ -99,8 +98,7 @@ class CriticUpdate:
 
     def weights(self, *parameters: Tensor) -> Weights:
         """Return the weights of networks behind each other; where there are copies, the first is the trained one."""
-        blocks, joined = self.cfg.critic_blocks, self.path.joined
-        return Weights(self.storage, parameters, blocks, self.dtype, self.stacked, joined, self.small)
+        return Weights(self.storage, parameters, self.cfg.critic_blocks, self.dtype, self.small, self.stacked)
 
     @torch.no_grad()
     def inputs(self, obs: Tensor, action: Tensor, next_action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,7 +134,7 @@ class CriticUpdate:
         online = self.storage.parameters
         weights = self.weights(online, self.target)
         h, kept = trunk.forward(weights, x, self.norm, 2)
-        ends = (weights.gain, *critic_head(weights, self.dtype))
+        ends = (weights.gain, weights.head, weights.head_bias)
         to_h, features, to_logits, figures, to_gain, to_bias = critic_tail(
             h, *ends, batch.reward, batch.discount, log_prob, log_alpha, self.atoms, self.head
         )
@@ -148,25 +146,6 @@ class CriticUpdate:
         moments = kept.moments((first_mean, first_var), to_h.shape[0], x.shape[0])
         grad, means, statistics = grads.finish(figures, moments)
         return CriticGradient(*means.unbind(), statistics, grad)
-
-
-def critic_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the heads' weights (M, K, d) and biases (M, 1, K), K filled up; columns behind the atoms give 0."""
-    if weights.heads is not None:
-        return weights.heads
-    weight = weights.every("head.weight", 2)
-    weight = F.pad(weight, (0, 0, 0, filled(weight.shape[1]) - weight.shape[1]))
-    return weight.to(dtype), fill(weights.every("head_bias", 1)).unsqueeze(1)
-
-
-def actor_head(weights: Weights, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return both heads of an actor as one: weight (1, 2A filled up, d), bias (2A,)."""
-    biases = weights.every("mean_bias", 1), weights.every("raw_bias", 1)
-    if weights.heads is not None:
-        weight, bias = weights.heads
-        return weight, bias[0, 0, : 2 * biases[0].shape[1]]
-    weight = torch.cat((weights.every("mean.weight", 2), weights.every("raw.weight", 2)), dim=1)
-    return fill(weight.transpose(1, 2)).transpose(1, 2).to(dtype), torch.cat(biases, dim=1)[0]
 
 
 def _to_heads(out: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,7 +230,7 @@ class ActorUpdate:
     def weights(self) -> Weights:
         """Return the actor's weights."""
         own, blocks = [self.storage.parameters], self.cfg.actor_blocks
-        return Weights(self.storage, own, blocks, self.dtype, self.stacked, form=self.small)
+        return Weights(self.storage, own, blocks, self.dtype, self.small, self.stacked)
 
     @torch.no_grad()
     def next_action(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -262,16 +241,15 @@ class ActorUpdate:
         weights = self.weights()
         h, _ = eval_forward(weights, Running(weights, self.storage.statistics), obs, self.affine)
         features, _, _ = trunk.unit_features(h, weights.gain)
-        action, log_prob, _, _ = self._act(weights, features, noise)
+        action, log_prob, _ = self._act(weights, features, noise)
         return action, log_prob
 
-    def _act(self, weights: Weights, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return action (B, A) and log density (B,) of features (1, B, d), what the heads gave (B, 2A), and the heads'
-        weight (1, 2A filled up, d)."""
-        head, bias = actor_head(weights, self.dtype)
-        out = full_product(features, head.transpose(1, 2))[0, :, : bias.shape[0]] + bias
+    def _act(self, weights: Weights, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return action (B, A) and log density (B,) of features (1, B, d), and what the heads gave (B, 2A)."""
+        made = full_product(features, weights.head.transpose(1, 2)) + weights.head_bias
+        out = made[0, :, : 2 * noise.shape[1]]
         mean, raw = out.chunk(2, dim=-1)
-        return *sample_action(mean, log_std_of(raw), noise), out, head
+        return *sample_action(mean, log_std_of(raw), noise), out
 
     @torch.no_grad()
     def gradient(self, batch: Batch, noise: Tensor, alpha: Tensor) -> ActorGradient:
@@ -299,10 +277,9 @@ class ActorUpdate:
         x, *moments = self.norm.whiten(obs, self.dtype)
         h, kept = trunk.forward(weights, x, self.norm, 1)
         features, unit, scale = trunk.unit_features(h, weights.gain)
-        action, log_prob, out, head = self._act(weights, features, noise)
-        return ActorPass(
-            action, log_prob, *_to_heads(out, action, noise), features, unit, scale, head, *moments, x, kept
-        )
+        action, log_prob, out = self._act(weights, features, noise)
+        factors = _to_heads(out, action, noise)
+        return ActorPass(action, log_prob, *factors, features, unit, scale, weights.head, *moments, x, kept)
 
     def _gradient(
         self, weights: Weights, passed: ActorPass, batch: Batch, noise: Tensor, alpha: Tensor
@@ -339,14 +316,13 @@ class ActorUpdate:
         running = Running(weights, critics.storage.statistics)
         h, gates = eval_forward(weights, running, torch.cat((obs, action), dim=-1), self.affine)
         features, unit, scale = trunk.unit_features(h, weights.gain)
-        head, bias = critic_head(weights, self.dtype)
-        logits, atoms = full_product(features, head.transpose(1, 2)) + bias, fill(critics.atoms)
+        logits, atoms = full_product(features, weights.head.transpose(1, 2)) + weights.head_bias, fill(critics.atoms)
         known = torch.arange(atoms.shape[0], device=atoms.device) < critics.atoms.shape[0]
         probs = torch.softmax(torch.where(known, logits, -torch.inf), dim=-1)
         values = (probs * atoms).sum(-1)
         lesser = values.argmin(0, keepdim=True) == torch.arange(values.shape[0], device=values.device)[:, None]
         to_logits = (probs * (atoms - values.unsqueeze(-1)) * lesser.unsqueeze(-1)).to(self.dtype)
-        above, _ = trunk.unit_backward(torch.bmm(to_logits, head), unit, scale, weights.gain)
+        above, _ = trunk.unit_backward(torch.bmm(to_logits, weights.head), unit, scale, weights.gain)
         columns = slice(obs.shape[1], obs.shape[1] + action.shape[1])
         slope = eval_backward(weights, running, gates, above.to(self.dtype), columns, self.affine)
         return values.amin(0), slope
@@ -389,8 +365,8 @@ def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:
     embeds = [storage.named(storage.parameters)["trunk.embed.weight"] for storage in storages]
     actions = (learner.action_dim, 0)  # which the critics read from tensors of their own
     inputs = [(rows, embed.shape[-1] - behind, behind) for embed, behind in zip(embeds, actions, strict=True)]
-    networks = [(learner.critic_storage, parts, cfg.critic_blocks, critic_head) for parts in (2, 1)]
-    networks.append((learner.actor_storage, 1, cfg.actor_blocks, actor_head))
+    networks = [(learner.critic_storage, parts, cfg.critic_blocks) for parts in (2, 1)]
+    networks.append((learner.actor_storage, 1, cfg.actor_blocks))
     critic_layers, actor_layers = (2, cfg.batch_size, cfg.critic_width), (1, rows, cfg.actor_width)
 
     return {

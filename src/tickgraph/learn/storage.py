@@ -74,19 +74,19 @@ class Storage:
         end = sum(group.size for group in self.groups if group.name == "rows")
         return {span.name: span for span in self.spans if span.start < end}
 
-    def pairs(self, flats: Sequence[Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return {path of a batch norm: gain and offset (M, d)} of the members of all flat tensors, in their order.
+    def pairs(self, flats: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return {name: (M, d)} of the batch norms' gains and offsets, of the members of all flat tensors, in their
+        order.
 
         The norms of one width are put together in one operation.
         """
-        found: dict[str, tuple[Tensor, Tensor]] = {}
+        found: dict[str, Tensor] = {}
         for group in self.groups:
             if group.name == "pairs":
                 parts = [group.of(flat) for flat in flats]
                 both = parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-                end = group.start + group.size
-                gains = [s.name for s in self.spans if group.start <= s.start < end and s.name.endswith("gain")]
-                found |= {name.rpartition(".")[0]: tuple(both[i].unbind()) for i, name in enumerate(gains)}
+                names = [s.name for s in self.spans if group.start <= s.start < group.start + group.size]
+                found |= dict(zip(names, both.flatten(0, 1).unbind(), strict=True))
         return found
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from tickgraph.learn.batch_norm import EPS, wide
 from tickgraph.learn.gradients import Embedding, Gradients, Moments
 from tickgraph.learn.networks import BatchStats, UnitRMSNorm, batch_statistics
-from tickgraph.learn.storage import Stacked, Storage, join
+from tickgraph.learn.storage import Span, Stacked, Storage, join
 
 LARGE = 1 << 22
 """Elements of a member's result from which on a product of four members is taken in halves. As one, cuBLAS takes a
@@ -61,20 +61,20 @@ def _(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class SmallWeights(NamedTuple):
-    """What the passes read of small parameters, M members, where one kernel makes all of it (`stack_weights.py`)."""
+    """What the passes read of small parameters, so of all but the blocks' weights, M members."""
 
     folded: Tensor
-    """As `Weights.folded`."""
+    """(M, d, I + 1 filled up) embedding times the input norm's gain, and its bias, in the products' precision."""
     head: Tensor
-    """(M, K filled up, d) weights of all heads in the products' precision."""
+    """(M, K filled up, d) weights of all heads in the products' precision; rows behind them are 0."""
     head_bias: Tensor
     """(M, 1, K filled up) float32."""
     named: dict[str, Tensor]
-    """{name: (M, ...)} of the norms behind the input, and the first network's embedding and input norm. Empty for one
-    network, whose parameters are read where they lie."""
+    """{name: parameter (M, ...)}; of those that what is above is made of, the first network's members may be all."""
 
 
 SmallForm = Callable[[Sequence[Tensor], torch.dtype], SmallWeights]
+"""What makes them of flat tensors: `small_weights` or its kernel."""
 
 
 class Weights:
@@ -85,10 +85,8 @@ class Weights:
         parameters: flat tensors whose members are stacked, in this order.
         blocks: residual blocks.
         dtype: of the products.
-        stacked: copies of the weights to read instead of making them here; its first members are read.
-        joined: put whatever is small, so all but the blocks' weights, together by one copy.
-        form: what makes of the small parameters what is read, or None to do it here. It gives the heads too, and
-            `embed`, `input_gain` and `input_offset` of the first network alone, whose backward pass reads them.
+        form: what makes of the small parameters what is read.
+        stacked: copies of the blocks' weights to read instead of making them here; its first members are read.
     """
 
     def __init__(
@@ -97,60 +95,79 @@ class Weights:
         parameters: Sequence[Tensor],
         blocks: int,
         dtype: torch.dtype,
+        form: SmallForm,
         stacked: Stacked | None = None,
-        joined: bool = False,
-        form: SmallForm | None = None,
     ) -> None:
-        named = [storage.named(flat) for flat in parameters]
-        made = None if form is None else form(parameters, dtype)
-        if made is not None:
-            small = made.named
-        else:
-            small = small_parameters(storage, parameters) if joined and len(parameters) > 1 else {}
-        norms = {name.rpartition(".")[0] for name in small if name.endswith("offset")}
-        pairs = {path: (small[f"{path}.gain"], small[f"{path}.offset"]) for path in norms} or storage.pairs(parameters)
         self.dtype = dtype
-        self.heads = None if made is None else (made.head, made.head_bias)
-
-        def every(name: str, dims: int) -> Tensor:
-            """Return a parameter of all members, (M, ...)."""
-            if name in small:
-                return small[name]
-            found = [value if value.dim() > dims else value.unsqueeze(0) for value in (of[name] for of in named)]
-            return found[0] if len(found) == 1 else torch.cat(found)
-
-        def weight(name: str) -> Tensor:
-            if stacked is None:
-                return every(name, 2).to(dtype)
-            return stacked.weights[name][: self.folded.shape[0]]
-
-        self.embed = every("trunk.embed.weight", 2)
-        self.input_gain, self.input_offset = pairs["trunk.input_norm"]
-        if made is not None:
-            self.folded = made.folded
-        else:
-            bias = (self.embed * self.input_offset.unsqueeze(1)).sum(-1, keepdim=True)
-            self.folded = fill(torch.cat((self.embed * self.input_gain.unsqueeze(1), bias), dim=-1)).to(dtype)
-        self.gain = every("trunk.norm.gain", 1)
+        self.folded, self.head, self.head_bias, named = form(parameters, dtype)
+        self.embed, self.gain = named["trunk.embed.weight"], named["trunk.norm.gain"]
+        self.input_gain, self.input_offset = named["trunk.input_norm.gain"], named["trunk.input_norm.offset"]
         self.blocks = [(f"trunk.blocks.{i}.up", f"trunk.blocks.{i}.down") for i in range(blocks)]
         layers = [path for block in self.blocks for path in block]
-        self.weights = {path: weight(f"{path}.weight") for path in layers}
-        self.norms = {path: pairs[f"{path}_norm"] for path in layers}
-        self.every = every
+        self.norms = {path: (named[f"{path}_norm.gain"], named[f"{path}_norm.offset"]) for path in layers}
+        if stacked is None:
+            linear = storage.linear
+            self.weights = {path: stack(linear[f"{path}.weight"], parameters).to(dtype) for path in layers}
+        else:
+            self.weights = {path: stacked.weights[f"{path}.weight"][: self.folded.shape[0]] for path in layers}
 
 
-def small_parameters(storage: Storage, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return {name: parameter (M, ...)} of the members of all flat tensors, the blocks' weights left out.
+def small_weights(storage: Storage, joined: bool, parameters: Sequence[Tensor], dtype: torch.dtype) -> SmallWeights:
+    """Return the `SmallWeights` of the members of all flat tensors, in their order.
 
-    One copy puts them together, where a parameter at a time would take one for each. For ensembles only.
+    Args:
+        storage: the network's layout.
+        joined: put the parameters of an ensemble and its target together by one copy.
+        parameters: flat tensors.
+        dtype: of the products.
     """
-    spans = [span for span in storage.spans if not (".blocks." in span.name and span.name.endswith("weight"))]
+    named = (by_one_copy if joined and len(parameters) > 1 else by_name)(storage, parameters)
+    embed, gain, offset = (named[f"trunk.{name}"] for name in ("embed.weight", "input_norm.gain", "input_norm.offset"))
+    bias = (embed * offset.unsqueeze(1)).sum(-1, keepdim=True)
+    folded = fill(torch.cat((embed * gain.unsqueeze(1), bias), dim=-1))
+    heads, biases = ([named[span.name] for span in spans] for spans in head_spans(storage))
+    # One head keeps its layout, several lie column by column: a product rounds by how its factors lie.
+    if len(heads) == 1:
+        head, head_bias = F.pad(heads[0], (0, 0, 0, filled(heads[0].shape[1]) - heads[0].shape[1])), biases[0]
+    else:
+        head, head_bias = fill(torch.cat(heads, dim=1).transpose(1, 2)).transpose(1, 2), torch.cat(biases, dim=1)
+    return SmallWeights(folded.to(dtype), head.to(dtype), fill(head_bias).unsqueeze(1), named)
+
+
+def by_name(storage: Storage, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Return {name: parameter (M, ...)} of the members of all flat tensors, the blocks' weights left out; of one flat
+    tensor they are views."""
+    found = storage.pairs(parameters)
+    found |= {span.name: stack(span, parameters) for span in _small(storage) if span.name not in found}
+    return found
+
+
+def by_one_copy(storage: Storage, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Compute `by_name` by one copy, where a parameter at a time would take one for each. For ensembles only."""
+    spans = _small(storage)
     flat, start, found = join([span.of(each) for span in spans for each in parameters]), 0, {}
     for span in spans:
         shape = (len(parameters) * span.shape[0], *span.shape[1:])
         found[span.name] = flat[start : start + len(parameters) * span.size].view(shape)
         start += len(parameters) * span.size
     return found
+
+
+def _small(storage: Storage) -> list[Span]:
+    return [span for span in storage.spans if not (".blocks." in span.name and span.name.endswith("weight"))]
+
+
+def head_spans(storage: Storage) -> tuple[list[Span], list[Span]]:
+    """Return the places of the heads' weights, and those of their biases."""
+    outer, linear = [span for span in storage.spans if not span.name.startswith("trunk.")], storage.linear
+    return [span for span in outer if span.name in linear], [span for span in outer if span.name not in linear]
+
+
+def stack(span: Span, parameters: Sequence[Tensor]) -> Tensor:
+    """Return a parameter of the members of all flat tensors, (M, ...)."""
+    alone = len(span.shape) == (2 if span.name.endswith("weight") else 1)
+    found = [span.of(flat).unsqueeze(0) if alone else span.of(flat) for flat in parameters]
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def fill(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`trunk.SmallWeights` in Triton: what products and norms read of a network's small parameters, in one launch.
+"""`trunk.small_weights` in Triton: what products and norms read of a network's small parameters, in one launch.
 
 A program makes a few rows of the folded embedding, or copies a few KB. Where everything lies is built into the kernel,
 so that no load waits for another. An element of a result is one program's, and a sum is taken in a fixed order, so a
@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tickgraph.learn.storage import Span, Storage
-from tickgraph.learn.trunk import SmallWeights, filled
+from tickgraph.learn.storage import Storage
+from tickgraph.learn.trunk import SmallWeights, by_name, filled, head_spans
 
 ELEMENTS, WARPS = 1024, 4
 """Of a program, which reads 4 KB. A G1's critics and targets take 382 programs, three for a processor of an H200."""
@@ -107,14 +107,13 @@ class Layout(NamedTuple):
         spans = {span.name: span for span in storage.spans}
         embed = spans["trunk.embed.weight"]
         norm = spans["trunk.input_norm.gain"].start, spans["trunk.input_norm.offset"].start
-        outer = [span for span in storage.spans if not span.name.startswith("trunk.")]
-        heads = [span for span in outer if span.name in storage.linear]
-        biases = [span for span in outer if span.name not in storage.linear]
+        heads, biases = head_spans(storage)
         members = embed.shape[0] if len(embed.shape) == 3 else 1
         pairs = (*pairwise(heads), *pairwise(biases))
         apart = any(one.start + one.size != other.start for one, other in pairs)
         if apart or (members > 1 and len(heads) > 1) or len(heads) != len(biases):
-            raise ValueError(f"heads {[span.name for span in outer]}; one of an ensemble is needed, or some in a row")
+            names = [span.name for span in (*heads, *biases)]
+            raise ValueError(f"heads {names}; one of an ensemble is needed, or some in a row")
         sizes = (members, *embed.shape[-2:], sum(span.size for span in biases) // members)
         return cls(*sizes, embed.start, *norm, heads[0].start, biases[0].start)
 
@@ -179,7 +178,7 @@ class StackWeights:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self.layout = Layout.of(storage)
+        self.storage, self.layout = storage, Layout.of(storage)
         inner = [span for span in storage.spans if span.name.endswith(("gain", "offset"))]
         self.norms = [span for span in inner if not span.name.startswith("trunk.input_norm.")]
         # Those of one width lie behind each other, and are one run of programs.
@@ -191,8 +190,6 @@ class StackWeights:
                 self.runs[-1] += 1
             else:
                 self.runs += [span.start, each, 1]
-        read = ("trunk.embed.weight", "trunk.input_norm.gain", "trunk.input_norm.offset")
-        self.first: list[Span] = [span for span in storage.spans if span.name in read]
 
     def __call__(self, parameters: Sequence[Tensor], dtype: torch.dtype) -> SmallWeights:
         """Return those of one flat tensor or, of an ensemble, of two, in the precision of the products.
@@ -203,12 +200,10 @@ class StackWeights:
         if len(parameters) > 2 or (len(parameters) == 2 and self.layout.members == 1):
             raise ValueError(f"{len(parameters)} flat tensors; one is needed, or those of an ensemble and its target")
         online, target = parameters[0], parameters[1] if len(parameters) == 2 else None
-        runs = [] if target is None else self.runs
+        norms, runs = ([], []) if target is None else (self.norms, self.runs)
         folded, head, rest = stack_weights(online, target, list(self.layout), runs, dtype)
-        named, start = {}, 0
-        if target is not None:
-            named = {span.name: span.of(online) for span in self.first}
-            for span in self.norms:
-                named[span.name] = rest[start : start + 2 * span.size].view(-1, span.shape[-1])
-                start += 2 * span.size
+        named, start = by_name(self.storage, [online]), 0
+        for span in norms:
+            named[span.name] = rest[start : start + 2 * span.size].view(-1, span.shape[-1])
+            start += 2 * span.size
         return SmallWeights(folded, head, rest[start:].view(head.shape[0], 1, head.shape[1]), named)
