@@ -62,6 +62,29 @@ def test_sac_computes_what_the_reference_says_and_keeps_on_doing_so():
     assert not failed(rows), [row for row in rows if not row.ok]
 
 
+def test_a_check_that_fails_is_told_at_once_and_what_was_checked_is_kept(monkeypatch, tmp_path):
+    """Who stops a verification has what it found, and no verdict."""
+    file, said = tmp_path / "verify.json", []
+    parity = checks.parity
+
+    def with_a_failure(*args, **values):
+        rows = parity(*args, **values)
+        return [replace(rows[0], ok=False, note="trunk.gain"), *rows[1:]]
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checks, "parity", with_a_failure)
+    monkeypatch.setattr(checks, "matrix", lambda *args: [])
+    monkeypatch.setattr(verify_learner.stability, "stability", stop)
+    monkeypatch.setattr(verify_learner, "say", said.append)
+    with pytest.raises(KeyboardInterrupt):
+        verify_learner.main(["cartpole_swingup", "--paths", "eager", "--device", "cpu", "--json", str(file)])
+    assert any(line.startswith("FAILED: state fp32, eager, ") and line.endswith("trunk.gain") for line in said)
+    value = json.loads(file.read_text())
+    assert not value["ok"] and not value["complete"] and len(value["checks"]) > 5
+
+
 def test_the_projection_holds_with_as_many_atoms_as_tasks_have():
     rows = checks.projection(subject(replace(FLASHSAC, atoms=101)), rows=16)
     assert not failed(rows), [row for row in rows if not row.ok]
@@ -285,7 +308,7 @@ def test_a_missing_last_step_of_adam_shows_as_a_counter(monkeypatch):
 def test_the_command_says_by_its_exit_code_whether_all_passed(monkeypatch, tmp_path, capsys):
     rows = [Row("state fp32", "eager", "2 updates", 1e-7, 1e-5, True, "actor/x", 1e-8)]
     seen = []
-    monkeypatch.setattr(verify_learner, "verify", lambda case, say: seen.append(case) or rows)
+    monkeypatch.setattr(verify_learner, "verify", lambda case, say, keep: seen.append(case) or rows)
     file = tmp_path / "verify.json"
     words = ["verify", "learner", "cartpole_swingup", "--device", "cpu", "--paths", "eager"]
     assert cli([*words, "--replays", "7", "--json", str(file)]) == 0

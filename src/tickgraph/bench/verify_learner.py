@@ -46,13 +46,29 @@ class Case:
     periods: Sequence[int] = PERIODS
 
 
-def verify(case: Case, say: Say = lambda text: None) -> list[Row]:
+def verify(
+    case: Case, say: Say = lambda text: None, keep: Callable[[list[Row]], None] = lambda rows: None
+) -> list[Row]:
     """Run every check; returns their rows.
 
     Every path is held against the reference in every precision. The numbers of updates and policy periods are all tried
     eager and on the fastest path, where also the checks of stability run.
+
+    Args:
+        case: what is verified.
+        say: told of progress, and of a check that fails.
+        keep: given the rows so far, path by path.
     """
-    references, rows = References(), []
+    references, rows, told = References(), list[Row](), 0
+
+    def tell() -> None:
+        nonlocal told
+        for row in rows[told:]:
+            if not row.ok:
+                say(f"FAILED: {row.check}, {row.path}, {row.case}: {row.note}")
+        told = len(rows)
+        keep(rows)
+
     best = fastest(case.paths)
     first = Subject(case.spec, case.paths[0], case.device)
     rows += checks.projection(first)
@@ -62,15 +78,15 @@ def verify(case: Case, say: Say = lambda text: None) -> list[Row]:
             subject = replace(first, path=path, precision=precision)
             say(f"{precision}, {path.name}: the reference beside it")
             rows += checks.parity(subject, references, CYCLES)
-            if precision != "fp32":
-                continue
-            if path in (case.paths[0], best):
+            if precision == "fp32" and path in (case.paths[0], best):
                 rows.append(checks.temperature(subject))
                 single = replace(subject, spec=with_algo(replace(case.spec, updates=1), policy_period=1))
                 rows += checks.parity(single, references, (1,), scrambled=False)
                 say(f"{precision}, {path.name}: {case.updates} updates, policy periods {case.periods}")
                 rows += checks.matrix(subject, references, case.updates, case.periods)
+            tell()
     rows += stability.stability(replace(first, path=best), case.replays, say)
+    tell()
     return rows
 
 
@@ -114,16 +130,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         replays=REPLAYS[device.type] if options.replays is None else count("--replays", options.replays),
     )
     began = time.monotonic()
-    rows = verify(case, say)
+
+    def write(rows: list[Row], complete: bool) -> None:
+        if options.json is not None:
+            write_json(options.json, result(case, rows, task.name, task.algo, time.monotonic() - began, complete))
+
+    rows = verify(case, say, lambda rows: write(rows, complete=False))
     ok = all(row.ok for row in rows)
-    if options.json is not None:
-        write_json(options.json, result(case, rows, task.name, task.algo, time.monotonic() - began))
+    write(rows, complete=True)
     show(rows, f"{task.algo} of {task.name}, {size} size, on {device}, {time.monotonic() - began:.0f} s")
     return 0 if ok else 1
 
 
-def result(case: Case, rows: Sequence[Row], task: str, algorithm: str, seconds: float) -> dict[str, Any]:
-    """Return the machine-readable result."""
+def result(
+    case: Case, rows: Sequence[Row], task: str, algorithm: str, seconds: float, complete: bool = True
+) -> dict[str, Any]:
+    """Return the machine-readable result; `ok` only where no check is left and none failed."""
     limits = {
         "state": STATE_LIMITS, "moments": MOMENT_LIMITS, "own_factor": checks.OWN_FACTOR,
         "temperature": checks.TEMPERATURE_LIMIT, "projection": checks.PROJECTION_LIMIT,
@@ -131,7 +153,8 @@ def result(case: Case, rows: Sequence[Row], task: str, algorithm: str, seconds: 
     return {
         **result_header(),
         "verify": "learner",
-        "ok": all(row.ok for row in rows),
+        "complete": complete,
+        "ok": complete and all(row.ok for row in rows),
         "task": task,
         "algorithm": algorithm,
         "device": str(case.device),
