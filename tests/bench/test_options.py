@@ -38,7 +38,7 @@ def test_a_command_asks_before_it_works(tmp_path, capsys):
 
 def test_a_batch_size_is_kept_beside_small_networks(monkeypatch, capsys):
     seen = []
-    monkeypatch.setattr(verify_learner, "verify", lambda case, say: seen.append(case.spec.algo) or [])
+    monkeypatch.setattr(verify_learner, "verify", lambda case, say, keep: seen.append(case.spec.algo) or [])
     assert cli(["verify", "learner", "cartpole_swingup", "--batch-size", "24"]) == 0
     assert cli(["verify", "learner", "cartpole_swingup"]) == 0
     assert [(cfg.batch_size, cfg.actor_width) for cfg in seen] == [(24, 8), (64, 8)]
