@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -35,7 +36,7 @@ from typing import Any
 
 from tickgraph.bench._options import Parser, counts, run_script
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.files import read_json, write_json
+from tickgraph.run.files import make_folder, read_json, write_json
 from tickgraph.run.manifest import source_state
 
 WALK, TRACK = "g1_walk_flat", "g1_motion_tracking"
@@ -225,9 +226,8 @@ class Playing:
         if self.step.result is not None and self.result.exists():
             ratios = json.loads(self.result.read_text(encoding="utf-8")).get("ratios", [])
             facts["bars"] = [bars for bars in map(bars_of, ratios) if bars]
-        if self.words[0] == "train":
-            facts |= run_facts(self.out, self.words)
-        return facts
+        folder = folder_of(self.out, self.words)
+        return facts if folder is None else facts | run_facts(folder)
 
 
 def command_of(step: Step, words: Sequence[str]) -> str:
@@ -247,6 +247,13 @@ def descendants(pid: int) -> list[int]:
     for one in found:
         found += children[one]
     return found
+
+
+def gpu_count() -> int:
+    """Return the GPUs that torch can use."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def places_of(gpus: Sequence[int]) -> list[Place]:
@@ -305,10 +312,9 @@ def bars_of(ratio: dict[str, Any]) -> dict[str, Any]:
     return {**case, "tick_over_physics": ratio.get("tick_over_physics"), **met}
 
 
-def run_facts(out: Path, words: Sequence[str]) -> dict[str, Any]:
-    """Return the summary of the run that a step has made."""
-    folder = folder_of(out, words)
-    path = out if folder is None else folder / "run_summary.json"
+def run_facts(folder: Path) -> dict[str, Any]:
+    """Return the summary of the run that a step has made, if it is one."""
+    path = folder / "run_summary.json"
     if not path.exists():
         return {}
     summary = json.loads(path.read_text(encoding="utf-8"))
@@ -338,6 +344,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     gpus = () if options.gpus is None else counts("--gpus", options.gpus, least=0)
     if len(set(gpus)) < len(gpus):
         parser.error(f"--gpus is {options.gpus!r}, expected each GPU once")
+    if gpus and not options.tiny and max(gpus) >= (count := gpu_count()):
+        parser.error(f"--gpus is {options.gpus!r}, and this machine has {count or 'none'}; they count from 0")
+    if options.budget is not None and not 0.0 <= options.budget < math.inf:
+        parser.error(f"--budget is {options.budget:g}, expected a number of seconds")
 
     known = [step for step in steps() if not options.tiny or step.tiny is not None]
     only, skip = (tuple(filter(None, text.split(","))) for text in (options.only, options.skip))
@@ -347,6 +357,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = [
         step for step in known if (not only or step.name.startswith(only)) and not (skip and step.name.startswith(skip))
     ]
+    if not chosen:
+        parser.error("--only and --skip leave no step; --list shows them")
     if options.list:
         for step in chosen:
             print(f"{step.name:<42} at most {step.limit_s} s")
@@ -355,7 +367,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     done = results_in(out)
     if done and not options.resume:
         raise TickgraphError(f"{out} already holds results of {len(done)} steps; --resume to go on, or another --out")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     words = {step: step.tiny if options.tiny and step.tiny is not None else step.words for step in chosen}
     if options.resume:
         ended = {name: facts.get("command") for name, facts in done.items() if facts.get("exit_code") == 0}

@@ -51,7 +51,7 @@ from typing import Any
 
 from tickgraph.bench._options import run_script
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.files import read_json, write_json
+from tickgraph.run.files import make_folder, read_json, write_json
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import iter_rows
 from tickgraph.run.manifest import processors, read_manifest, read_summary
@@ -614,7 +614,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = (options.report_only or options.out).resolve()
     target = options.json.resolve() if options.json else out / "seeds.json"
     if options.report_only is None:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         jobs = jobs_of(options, out)
         there = [job.run.name for job in jobs if job.run.folder.path.exists()]
         if there:

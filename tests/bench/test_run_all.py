@@ -110,6 +110,7 @@ def fake(run_all, monkeypatch, tmp_path):
             result = "--json" if "--json" in body else None
             steps.append(run_all.Step(name, words, None, 60, result, str(tmp_path / f"{name}.py")))
         monkeypatch.setattr(run_all, "steps", lambda: steps)
+        monkeypatch.setattr(run_all, "gpu_count", lambda: 8)
         return tmp_path / "out"
 
     return make
@@ -254,6 +255,33 @@ def test_gpus_are_different_whole_numbers(run_all, fake, text):
     with pytest.raises(TickgraphError, match="--gpus is .*, expected"):
         run_all.main(["--out", str(out), f"--gpus={text}"])
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--gpus 0,8", "--gpus is '0,8', and this machine has 8; they count from 0"),
+        ("--budget nan", "--budget is nan, expected a number of seconds"),
+        ("--budget -5", "--budget is -5, expected a number of seconds"),
+        ("--only fine --skip fine", "--only and --skip leave no step"),
+        ("--out taken", "could not write .*taken"),
+        ("--out taken/results", "could not write .*results"),
+    ],
+)
+def test_what_cannot_be_played_is_one_line_before_anything_begins(run_all, fake, monkeypatch, tmp_path, words, named):
+    out = fake(fine=COUNTED)
+    monkeypatch.chdir(tmp_path)
+    Path("taken").touch()
+    with pytest.raises(TickgraphError, match=named) as caught:
+        run_all.main(["--out", str(out), *words.split()])
+    assert "\n" not in str(caught.value) and not out.exists()
+
+
+def test_a_machine_without_a_gpu_is_told_so(run_all, fake, monkeypatch):
+    out = fake(fine=COUNTED)
+    monkeypatch.setattr(run_all, "gpu_count", lambda: 0)
+    with pytest.raises(TickgraphError, match="this machine has none"):
+        run_all.main(["--out", str(out), "--gpus", "0"])
 
 
 def test_the_step_of_seeds_sees_the_gpu_that_it_is_given(run_all):

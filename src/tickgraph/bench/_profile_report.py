@@ -8,10 +8,9 @@ from typing import Any
 
 from tickgraph.bench._case import Case
 from tickgraph.bench._profile import profile
-from tickgraph.core.errors import TickgraphError
 from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
-from tickgraph.run.files import write_json
+from tickgraph.run.files import make_folder, write_json
 from tickgraph.run.manifest import result_header
 from tickgraph.sim.platform import resolve_platform
 
@@ -32,10 +31,7 @@ def run(task: Task, ticks: int, out: str | None) -> dict[str, Any]:
     train = task.train
     place = resolve_platform(train.device, train.backend)
     folder = Path(out) if out is not None else Path("profiles") / task.name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TickgraphError(f"cannot make the folder {str(folder)!r}: {error.strerror or error}") from error
+    make_folder(folder)
     case = Case(
         task=task.name,
         num_envs=task.num_envs,

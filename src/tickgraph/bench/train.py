@@ -165,8 +165,8 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
         for one in played if block % 2 == 0 else reversed(played):
             say(f"  block {block + 1} of {case.blocks}: {case.iterations} iterations of arm {one.arm.mode}")
             one.play(block, case)
-            keep(figures(case, played))
-    rows, ratio = figures(case, played)
+            rows, ratio = figures(case, played)
+            keep((rows, ratio))
     for row, one in zip(rows, played, strict=True):
         arm = one.arm
         if arm.mode == "graph" and case.proofs and not arm.crossings():

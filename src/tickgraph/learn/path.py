@@ -161,12 +161,13 @@ def resolve_switches(
         ExecutionError: kernels were asked for by name and cannot be had.
     """
     compiled = resolution.enabled == "compile"
-    built, reasons = build_kernels("torch" if compiled and kernels == "auto" else kernels, resolution.device, checks)
+    if compiled and kernels == "auto":
+        kernels = "torch"
+    built, reasons = build_kernels(kernels, resolution.device, checks)
     if kernels == "autograd" or resolution.device.type != "cuda":
         return Switches()
-    if compiled and kernels != "triton":
-        return by_host
-    return dataclasses.replace(on_a_gpu, **dict.fromkeys(built, "triton"), reasons=tuple(reasons))
+    base = by_host if compiled and kernels == "torch" else on_a_gpu
+    return dataclasses.replace(base, **dict.fromkeys(built, "triton"), reasons=tuple(reasons))
 
 
 def build_kernels(

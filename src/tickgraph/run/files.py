@@ -107,6 +107,18 @@ def write_error(path: Path, error: OSError) -> TickgraphError:
     return TickgraphError(f"could not write {path}: {reason}")
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are not there.
+
+    Raises:
+        TickgraphError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` survive a power cut, where the system can."""
     try:

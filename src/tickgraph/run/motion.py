@@ -204,13 +204,10 @@ def _synth(parsed: Parsed) -> int:
     import numpy as np
 
     from tickgraph.motion.synth import CLIPS, synthesize
-    from tickgraph.run.files import write_atomically, write_error
+    from tickgraph.run.files import make_folder, write_atomically
 
     folder = Path(str(parsed.subject))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(folder, error) from error
+    make_folder(folder)
     for name in CLIPS:
         clip = synthesize(name)
         arrays = clip.short_arrays()

@@ -146,7 +146,7 @@ class Trainer:
             text = "loading the physics' kernels, compiling ticks and updates"
         elif "compile" in modes:
             text = "compiling the updates"
-        # After each program the compiler would look for garbage, a tenth of a second each among so many objects.
+        # After each program the compiler would look for garbage: 2 s of a start (docs/performance.md).
         with self.startup.phase("compiling", text), torch._dynamo.config.patch(run_gc_after_compile=False):
             self.iteration.rehearse()
 
