@@ -1,8 +1,11 @@
 """Programs: which mode runs, what is reported, and that nothing about it is silent."""
 
+import gc
 import importlib.util
 import logging
 import shutil
+import weakref
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -259,6 +262,75 @@ def test_what_a_shortcut_cannot_do_stays_guarded():
     assert walker.length.tolist() == [3] * 4
 
 
+class Step(NamedTuple):
+    """What a steady program returns."""
+
+    moved: torch.Tensor
+    given: torch.Tensor
+    total: torch.Tensor
+
+
+class Mover:
+    def __init__(self) -> None:
+        self.gain = 2.0
+        self.total = torch.zeros(4)
+
+    def move(self, pair: tuple[torch.Tensor, torch.Tensor], by: torch.Tensor) -> tuple[Step, torch.Tensor]:
+        self.total.add_(by)
+        return Step(pair[0] * self.gain + pair[1], by, self.total), pair[1] - by
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_steady_program_skips_guards_with_new_arguments_and_gives_what_they_give():
+    plain, mover = Mover(), Mover()
+    program = Program("move", mover.move, as_mode("compile", "compile"), steady=True)
+    guarded = count_guarded(program)
+    for call in range(GUARDED_EVERY + 10):
+        x, y, by = (torch.full((4,), float(call + more)) for more in range(3))
+        (expected, rest), (found, left) = plain.move((x, y), by), program((x, y), by)
+        assert isinstance(found, Step) and found.given is by and found.total is mover.total
+        assert torch.equal(found.moved, expected.moved) and torch.equal(left, rest), call
+    assert guarded == [1, 2, GUARDED_EVERY + 2]
+    assert torch.equal(mover.total, plain.total)
+    # Arguments of another kind are never given to code that was built without them.
+    for kind in (torch.ones(4, dtype=torch.float64), torch.ones(4, 2)[:, 0]):
+        pair = (kind, torch.empty_strided(kind.shape, kind.stride(), dtype=kind.dtype).fill_(1.0))
+        found, _ = program(pair, torch.ones(4))
+        assert torch.equal(found.moved, torch.full_like(kind, 3.0))
+    assert program.report()["captures"] == 3
+    before = len(guarded)
+    program((x, y), by)
+    assert len(guarded) == before  # the first kind still has its shortcut
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_guards_are_asked_where_skipping_them_is_not_said_or_not_safe():
+    same = torch.ones(4)
+    by_itself = Program("move", Mover().move, as_mode("compile", "compile"))
+    twice = Program("move", Mover().move, as_mode("compile", "compile"), steady=True)
+    learning = Program("move", Mover().move, as_mode("compile", "compile"), steady=True, grad=True)
+    counts = [count_guarded(program) for program in (by_itself, twice, learning)]
+    for _ in range(5):
+        by_itself((torch.ones(4), torch.ones(4)), torch.ones(4))
+        twice((same, same), torch.ones(4))  # one tensor for two arguments: torch asks whether it is one
+        learning((torch.ones(4), torch.ones(4)), torch.ones(4))
+    assert counts == [[1, 2, 3, 4, 5]] * 3
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_shortcut_keeps_no_argument_and_no_result():
+    program = Program("move", Mover().move, as_mode("compile", "compile"), steady=True)
+    for _ in range(3):
+        x, y, by = (torch.ones(4) for _ in range(3))
+        found = program((x, y), by)
+    held = [weakref.ref(value) for value in (x, y, by, found[0].moved, found[1])]
+    del x, y, by, found
+    assert [one() for one in held] == [None] * 5
+
+
 def host_read(x: torch.Tensor) -> torch.Tensor:
     return x + x.sum().item() if x.sum() > 0 else x
 
@@ -288,8 +360,6 @@ def test_a_stance_that_forbids_compiling_is_not_silent():
 
 @needs_compiler
 def test_a_compiled_program_can_be_freed():
-    import gc
-    import weakref
 
     class Owner:
         def __init__(self):

@@ -2,7 +2,6 @@
 
 import importlib.util
 import logging
-import operator
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ import torch
 
 from tickgraph.core.copies import keep_plain_copies
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
+from tickgraph.core.shortcut import Found, Shortcut, kinds_of, leaves
 
 _log = logging.getLogger(__name__)
 
@@ -137,31 +137,18 @@ def _limits(device: torch.device) -> list[Reason]:
     return found
 
 
-class _Shortcut:
-    """Compiled code and the tensors that torch's guards found for it, to be called without asking the guards."""
-
-    __slots__ = ("code", "inputs", "left", "state")
-
-    def __init__(self, code: Callable[..., object], inputs: tuple[object, ...]) -> None:
-        self.code = code
-        self.inputs = inputs
-        self.left = 0  # calls until the guards are asked
-        # What torch's guards watch of the process: threads, gradient mode, autocast, default dtype, determinism.
-        self.state = torch._C._dynamo.guards.GlobalStateGuard()
-
-    def repeats(self, code: Callable[..., object], inputs: tuple[object, ...]) -> bool:
-        return code is self.code and len(inputs) == len(self.inputs) and all(map(operator.is_, inputs, self.inputs))
-
-
 class Program:
     """A function of tensors that runs as its resolution says, with gradient mode and autocast set by the program.
 
     Compiled code is guarded: when a Python value that it was built from has changed, it is compiled again, which
     `report` counts and a warning explains. For the hundred terms of a walking robot's tick the guards cost 1.4 ms, a
     fifth of what torch spends in it. So they are asked in every `GUARDED_EVERY`-th call only, where skipping them is
-    safe: a function without arguments and result that binds no new tensor, and twice in a row found the same ones. A
-    call without guards gives these to the compiled code once more. When threads, autocast or other state of the process
-    that the guards watch differs, they are asked, and the code for that state gets a shortcut of its own.
+    safe: a function that binds no new tensor on the host, and twice in a row found the same ones beside its arguments.
+    A call without guards gives these to the compiled code once more. When threads, autocast or other state of the
+    process that the guards watch differs, or an argument's shape, strides or dtype, they are asked, and the code for
+    that state gets a shortcut of its own.
+
+    Without arguments and result it shows by itself that nothing is bound; with them the caller has to say so: `steady`.
 
     Args:
         name: what the report and the warnings call it, such as "tick".
@@ -169,6 +156,8 @@ class Program:
         resolution: from `resolve_execution`; a program inside a graph runs as its `inner`.
         grad: record gradients, for a learner.
         autocast: lower precision to run matrix products in; None runs without autocast, whatever the caller has set.
+        steady: the function sets no name on the host; its arguments are tensors and tuples of them, none given twice
+            nor reached by a name as well, and so is its result. Without `grad`, its calls may then skip the guards.
     """
 
     def __init__(
@@ -179,6 +168,7 @@ class Program:
         *,
         grad: bool = False,
         autocast: torch.dtype | None = None,
+        steady: bool = False,
     ) -> None:
         if resolution.inner not in ("eager", "compile"):
             raise ExecutionError(f"program {name!r} cannot run as {resolution.inner!r}; use eager or compile")
@@ -186,6 +176,7 @@ class Program:
         self._fn = fn
         self._grad = grad
         self._autocast = autocast
+        self._steady = steady and not grad
         self._requested = resolution.requested
         self._enabled = resolution.inner
         self._reason = resolution.disable_reason
@@ -196,8 +187,8 @@ class Program:
         self._replays = 0
         self._fallbacks = 0
         self._built = False
-        self._found: tuple[Callable[..., object], tuple[object, ...]] | None = None
-        self._shortcuts: list[_Shortcut] = []
+        self._found: Found | None = None
+        self._shortcuts: list[Shortcut] = []
         self._compiled = self._compile() if self._enabled == "compile" else None
 
     def __call__(self, *args: object) -> object:
@@ -266,13 +257,11 @@ class Program:
             if program is not None:
                 program._captures += 1
 
-            def run_and_note(*found: object) -> Iterable[object]:
-                outputs = compiled(*found)
+            def run_and_note(*inputs: object) -> Sequence[object]:
+                outputs = compiled(*inputs)
                 program = reference()
-                # Tensors that come out are bound to names on the host, as `self.count += 1` does. Bound again to what
-                # went in, they change nothing there.
-                if program is not None and {id(value) for value in outputs} <= {id(value) for value in found}:
-                    program._found = compiled, found
+                if program is not None:
+                    program._found = Found(compiled, inputs, outputs)
                 return outputs
 
             return run_and_note
@@ -280,13 +269,12 @@ class Program:
         return torch.compile(own, backend=count_and_compile, fullgraph=True, dynamic=False)
 
     def _run(self, compiled: Callable[..., object], args: tuple[object, ...]) -> object:
-        if not args:
-            for shortcut in self._shortcuts:
-                if shortcut.left and shortcut.state.check():
-                    shortcut.left -= 1
-                    self._replays += 1
-                    shortcut.code(*shortcut.inputs)
-                    return None
+        given = leaves(args)
+        known = self._known(given)
+        if known is not None and known.left:
+            known.left -= 1
+            self._replays += 1
+            return known(given)
         captures = self._captures
         try:
             result = compiled(*args)
@@ -303,7 +291,7 @@ class Program:
             if self._built:
                 self._recompiles += self._captures - captures
                 text = _recompile_reason()
-                if any(shortcut.state.check() for shortcut in self._shortcuts):  # else it is the state that is new
+                if known is not None:  # else it is the state or an argument that is new
                     text += f"; up to {GUARDED_EVERY - 1} calls have run without the change"
                     self._shortcuts.clear()
                 _log.warning("program %r was compiled again: %s", self.name, text)
@@ -313,20 +301,32 @@ class Program:
         else:
             self._refuse("torch.compile ran the function as it is (does it touch a tensor? is a stance set?)", None)
             self._fallbacks += 1
-        if not args:
-            self._shorten(found if result is None else None)
+        self._renew(known, self._shortcut(found, given, result))
         return result
 
-    def _shorten(self, found: tuple[Callable[..., object], tuple[object, ...]] | None) -> None:
-        """After a guarded call: renew the shortcut for this state of the process, or begin or end one."""
-        shortcut = next((known for known in self._shortcuts if known.state.check()), None)
-        if shortcut is not None and found is not None and shortcut.repeats(*found):
-            shortcut.left = GUARDED_EVERY - 1
+    def _known(self, given: list[object]) -> Shortcut | None:
+        """Return the shortcut for arguments in this state of the process, if there is one."""
+        kinds = kinds_of(given) if self._shortcuts else []
+        return next((one for one in self._shortcuts if one.kinds == kinds and one.state.check()), None)
+
+    def _shortcut(self, found: Found | None, given: list[object], result: object) -> Shortcut | None:
+        """Return a shortcut for what a guarded call has found, None where skipping the guards is not safe."""
+        if found is None or not (self._steady or (not given and result is None and found.binds_nothing())):
+            return None
+        try:
+            return Shortcut(found, given, result)
+        except ValueError:
+            return None
+
+    def _renew(self, known: Shortcut | None, new: Shortcut | None) -> None:
+        """Let a shortcut be taken where a guarded call has found the same again; otherwise begin a new one."""
+        if known is not None and new is not None and known.repeats(new):
+            known.left = GUARDED_EVERY - 1
             return
-        if shortcut is not None:
-            self._shortcuts.remove(shortcut)
-        if found is not None and all(isinstance(value, torch.Tensor) for value in found[1]):
-            self._shortcuts.append(_Shortcut(*found))
+        if known in self._shortcuts:
+            self._shortcuts.remove(known)
+        if new is not None:
+            self._shortcuts.append(new)
 
     def _refuse(self, text: str, error: Exception | None) -> None:
         """Give up compiling: an error where it was asked for by name, else one warning and eager from here on."""

@@ -136,17 +136,17 @@ class UpdateCycle:
         shared = switches.shared_actions
         actor = self._actor_objective_at if switches.beside else self._actor_objective
         critic = self._critic_objective_at if shared else self._critic_objective
-        self._draw = Program("update/draw", self._draw_cycle, resolution)
+        self._draw = Program("update/draw", self._draw_cycle, resolution, steady=True)
         self._actor_loss, self._critic_loss = (
-            Program(f"update/{name}_loss", objective, networks, grad=not switches.manual, autocast=half)
+            Program(f"update/{name}_loss", objective, networks, grad=not switches.manual, autocast=half, steady=True)
             for name, objective in (("actor", actor), ("critic", critic))
         )
-        self._actor_step = Program("update/actor_step", self._apply_actor, resolution)
-        self._critic_step = Program("update/critic_step", self._apply_critic, resolution)
+        self._actor_step = Program("update/actor_step", self._apply_actor, resolution, steady=True)
+        self._critic_step = Program("update/critic_step", self._apply_critic, resolution, steady=True)
         phases = self.phases if shared else ()
         counts = {count for phase in phases for _, count in groups(phase, self.updates, period)}
         self._next_actions = {
-            count: Program(f"update/next_actions_{count}", self._many_next_actions, networks)
+            count: Program(f"update/next_actions_{count}", self._many_next_actions, networks, steady=True)
             for count in sorted(counts)
         }
 
@@ -155,7 +155,7 @@ class UpdateCycle:
         learner, beside = self.learner, self.learner.switches.beside
 
         def branch(name: str, work: Callable[..., Any], how: Resolution = resolution) -> Beside:
-            return Beside(Program(f"update/{name}", work, how), resolution, beside)
+            return Beside(Program(f"update/{name}", work, how, steady=True), resolution, beside)
 
         self._rates, self._snapshot = branch("rates", self._look_up_rates), branch("snapshot", learner.snapshot_policy)
         self._critic_inputs = branch("critic_inputs", learner.critic_inputs)
