@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def keep(rows: Rows) -> None:
         if options.json is not None:
-            write_result(options.json, result([*done, rows]))
+            write_result(options.json, result([*done, rows]), whole=False)
 
     for width in widths:
         case = Case(
@@ -224,6 +224,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         keep(rows)
         done.append(rows)
     whole = result(done)
+    if options.json is not None:
+        write_result(options.json, whole)
     if options.plot is not None:
         plot([whole], options.plot)
     show([whole])
@@ -253,7 +255,7 @@ def _parser() -> Parser:
     known, default = ", ".join(_measure_gpu.ARMS), ",".join(_measure_gpu.DEFAULT_ARMS)
     parser.add_argument("--arms", metavar="NAMES", help=f"on a GPU, of {known} (default: {default})")
     parser.add_argument("--scenario", default="normal", choices=SCENARIOS, help="reset-heavy ends 5%% of worlds a tick")
-    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result; - is standard output")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser

@@ -301,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def keep(rows: Rows) -> None:
         if options.json is not None:
-            write_result(options.json, result([*done, rows]))
+            write_result(options.json, result([*done, rows]), whole=False)
 
     def optional(name: str) -> int | None:
         text = getattr(options, name)
@@ -333,6 +333,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         keep(rows)
         done.append(rows)
     whole = result(done)
+    if options.json is not None:
+        write_result(options.json, whole)
     if options.plot is not None:
         plot([whole], options.plot)
     show([whole])
@@ -368,7 +370,7 @@ def _parser() -> Parser:
     either.add_argument("--overlap", dest="overlap", action="store_true", default=None, help="updates beside the ticks")
     either.add_argument("--no-overlap", dest="overlap", action="store_false", help="updates after the ticks")
     parser.add_argument("--no-proofs", action="store_true", help="leave out the trace and the memory over iterations")
-    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result; - is standard output")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser

@@ -187,6 +187,7 @@ class Trainer:
         self.learner.set_horizon(self.schedule.total_updates)
         self.ending.iteration, self.ending.env_steps = saved.iteration, saved.extra["env_steps"]
         self._spent_before = self.ending.wall_s = saved.extra["wall_s"]
+        self.ending.saved_iteration = saved.iteration
 
     def save(self) -> None:
         """Write a checkpoint of everything that the next iteration reads."""
@@ -204,6 +205,7 @@ class Trainer:
         }
         state = {"env": self.env.state_dict(), "learn": learn}
         checkpoint.save(self.run, self.task.name, self.ending.iteration, state, extra, train.keep_checkpoints)
+        self.ending.saved_iteration = self.ending.iteration
 
     def policy(self) -> dict[str, Tensor]:
         """Return the policy's tensors by name, for evaluation."""
@@ -240,7 +242,7 @@ class Trainer:
         self.iteration.connect()
         self._wall_at_row, self._steps_at_row = self.wall_s(), ending.env_steps
         self._readout.start()
-        saved_at, steady = ending.iteration, False
+        steady = False
         while ending.iteration < last and not self._interrupts.requested and not self._out_of_time():
             ending.iteration += 1
             self._iterate(ending.iteration, steady)
@@ -256,12 +258,11 @@ class Trainer:
                 self._write_rows(drain=True)
                 log.sync()
                 self.save()
-                saved_at = ending.iteration
         self._write_rows(drain=True)
         ending.wall_s = self.wall_s()
         ending.tail_env_steps_per_sec = self._tail_speed()
         self._name_ending(last)
-        if saved_at != ending.iteration:
+        if ending.saved_iteration != ending.iteration:
             log.sync()
             self.save()
 
