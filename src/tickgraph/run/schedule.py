@@ -19,6 +19,8 @@ class Ending:
     tail_env_steps_per_sec: float | None = None
     saved_iteration: int | None = None
     """Iteration of the newest checkpoint; None as long as there is none."""
+    other_processes: float | None = None
+    """Processors, of those that this process may use, that other processes took while it trained steadily."""
     overflow: dict[str, int] = field(default_factory=dict)
     """Capacities of the simulation that were exceeded, with how often."""
     startup_s: dict[str, float] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class Ending:
             "env_steps": self.env_steps,
             "wall_s": self.wall_s,
             "tail_env_steps_per_sec": self.tail_env_steps_per_sec,
+            "other_processes": self.other_processes,
             "overflow": self.overflow,
             "startup_s": self.startup_s,
         }
