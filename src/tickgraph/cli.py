@@ -16,7 +16,7 @@ from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
 from tickgraph.run.output import UNPRINTED, open_closed_streams, say_at_once, silence, words_beside_result
-from tickgraph.run.packages import missing_package
+from tickgraph.run.packages import check_compiler_cache, missing_package
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
 from tickgraph.run.startup import process_began, rare_collections
 
@@ -180,6 +180,7 @@ def _list(parsed: Parsed) -> int:
 def _load(parsed: Parsed) -> Task:
     from tickgraph.tasks import registry
 
+    check_compiler_cache()
     task = registry.load(str(parsed.subject))
     algo = parsed.get("algo")
     if algo is not None:
@@ -297,6 +298,7 @@ def _task_of(run: RunFolder) -> Task:
     from tickgraph.run.settings import fit, read_config
     from tickgraph.tasks import registry
 
+    check_compiler_cache()
     config = read_config(run.config)
     task = registry.load(str(config["reference"]))
     fit(task, config, run.config)
@@ -386,6 +388,7 @@ def _bench(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(f"usage: tickgraph bench NAME TASK [options]\n\nbenchmarks: {', '.join(names)}")
         return 0
+    check_compiler_cache()
     module = importlib.import_module(f"tickgraph.bench.{words[0]}") if words[0] in names else None
     if module is None or not hasattr(module, "main"):
         raise TickgraphError(
@@ -401,6 +404,7 @@ def _verify(words: list[str]) -> int:
         return 0
     if words[0] not in names:
         raise TickgraphError(f"there is nothing to verify called {words[0]!r}; it is `tickgraph verify learner`")
+    check_compiler_cache()
     from tickgraph.bench.verify_learner import main as verify
 
     return verify(words[1:])
