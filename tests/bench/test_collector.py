@@ -169,6 +169,10 @@ def test_the_command_writes_a_result_that_the_report_reads(tmp_path, capsys):
         ("--colour", "--colour"),
         ("--backend mujocoo", "mujoco"),
         ("--execution fast", "execution"),
+        (
+            "--device cpu --arms physics",
+            "--arms is 'physics', but on a CPU the arms are tick, physics, ",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line(words, named):

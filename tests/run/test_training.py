@@ -119,7 +119,7 @@ def test_only_what_leaves_the_run_itself_alone_can_change_on_resume(capsys: pyte
     ("words", "reason"),
     [
         ("--backend mujco", "backend 'mujco' is unknown; did you mean 'mujoco'"),
-        ("--device gpu", "device 'gpu' is unknown"),
+        ("--device gpu", "device 'gpu' is unknown; did you mean 'cuda'?"),
         ("--device cuda", "cannot be had"),
         ("--execution compiled", "did you mean 'compile'"),
         ("--execution graph", "CUDA graphs need a CUDA device"),

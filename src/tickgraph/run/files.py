@@ -133,14 +133,21 @@ def write_error(path: Path, error: OSError) -> TickgraphError:
     return TickgraphError(f"could not write {path}: {reason}")
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where they are not there.
+def make_folder(folder: Path, parents: bool = True) -> None:
+    """Make a folder where it is not there, and those above it.
+
+    Args:
+        folder: the folder.
+        parents: False for one that a person has named, where a folder above it that is not there is a typo.
 
     Raises:
         TickgraphError: it cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=parents, exist_ok=True)
+    except FileNotFoundError:
+        missing = next(path for path in reversed(folder.parents) if not path.exists())
+        raise TickgraphError(f"could not make {folder}: there is no folder {missing}; make it first") from None
     except OSError as error:
         raise write_error(folder, error) from error
 

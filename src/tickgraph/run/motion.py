@@ -207,7 +207,7 @@ def _synth(parsed: Parsed) -> int:
     from tickgraph.run.files import make_folder, write_atomically
 
     folder = Path(str(parsed.subject))
-    make_folder(folder)
+    make_folder(folder, parents=False)
     for name in CLIPS:
         clip = synthesize(name)
         arrays = clip.short_arrays()

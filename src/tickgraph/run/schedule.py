@@ -73,11 +73,15 @@ class Schedule:
         self.warmup = math.ceil(ticks / self.train.ticks_per_iteration)
 
     @property
+    def warmup_is_forced(self) -> bool:
+        """Return whether the warm-up is longer than was asked for."""
+        return self.train.learning_starts < self.min_ticks
+
+    @property
     def warmup_reason(self) -> str:
         """Which setting makes the warm-up as long as it is."""
-        if self.train.learning_starts >= self.min_ticks:
-            return f"train.learning_starts is {self.train.learning_starts}"
-        return f"train.learning_starts is {self.train.learning_starts}, but one sample takes {self.min_ticks} ticks"
+        asked = f"train.learning_starts is {self.train.learning_starts}"
+        return f"{asked}, but one sample takes {self.min_ticks} ticks" if self.warmup_is_forced else asked
 
     @property
     def total_updates(self) -> int:

@@ -17,6 +17,7 @@ from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, check_figures, evaluate
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import MetricsLog
+from tickgraph.run.motion_notes import motion_notes, note_lines
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
 from tickgraph.run.resume import check_checkpoints, check_stop, nothing_left, resumed_lines
@@ -118,6 +119,11 @@ def _train(
             f"all {task.train.iterations} iterations lie within the {trainer.schedule.warmup} of random actions "
             f"({trainer.schedule.warmup_reason}): nothing is learned"
         )
+    elif trainer.schedule.warmup_is_forced and not resume:
+        say(f"updates begin after {trainer.schedule.warmup} iterations: {trainer.schedule.warmup_reason}")
+    notes = motion_notes(task, trainer.env.step_dt)
+    for line in note_lines(notes) if not resume else ():
+        say(line)
     trainer.prepare()
     if saved is not None:
         trainer.resume(saved)
@@ -131,7 +137,7 @@ def _train(
     if saved is None:
         trainer.start()
     del saved
-    session = _begin_manifest(trainer, run, sessions, ending.iteration)
+    session = _begin_manifest(trainer, run, sessions, ending.iteration, notes)
     panel = make_panel(f"{task.name}: {run.path}")
     try:
         panel.note(_how(trainer))
@@ -241,13 +247,15 @@ def _sessions(run: RunFolder) -> list[Any]:
     return list(manifest.read_manifest(run).get("sessions") or []) if run.manifest.exists() else []
 
 
-def _begin_manifest(trainer: Trainer, run: RunFolder, sessions: list[Any], iteration: int) -> dict[str, Any]:
-    """Write the manifest as the run begins or goes on; returns the list of its sessions, this one included."""
+def _begin_manifest(
+    trainer: Trainer, run: RunFolder, sessions: list[Any], iteration: int, notes: dict[str, list[str]]
+) -> dict[str, Any]:
+    """Write the manifest as the run begins or goes on; returns its sessions, this one included, and its notes."""
     state = manifest.source_state()
     this = {"started": manifest.now(), "from_iteration": iteration, "versions": manifest.versions(), **state}
-    sessions = [*sessions, this]
-    manifest.write_manifest(run, sessions=sessions, **trainer.manifest_facts())
-    return {"sessions": sessions}
+    session = {"sessions": [*sessions, this], "motion_notes": notes}
+    manifest.write_manifest(run, **session, **trainer.manifest_facts())
+    return session
 
 
 def _how(trainer: Trainer) -> str:
