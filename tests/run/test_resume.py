@@ -76,6 +76,17 @@ def test_what_a_resumed_run_counts_is_said(capsys: pytest.CaptureFixture[str]) -
     assert "the time budget of 900 s counts the whole run: " in said
 
 
+def test_threads_may_change_and_what_that_means_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "12", "--stop-after", "6")
+    capsys.readouterr()
+    resume(run, "--train.update-threads", "1", "--train.physics-threads", "1", "--stop-after", "8")
+    said = capsys.readouterr().out
+    assert "other train.update_threads: sums may round otherwise, so the run goes on, not bit for bit" in said
+    assert {"physics": 1, "tick": 1, "update": 1} == manifest.read_manifest(run)["threads"]
+    resume(run, "--train.physics-threads", "2")
+    assert "bit for bit" not in capsys.readouterr().out
+
+
 def test_a_folder_without_its_configuration_is_named_as_that(capsys: pytest.CaptureFixture[str]) -> None:
     run = train("one", "--iterations", "6")
     run.config.unlink()

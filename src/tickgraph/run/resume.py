@@ -11,16 +11,18 @@ from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import iter_rows
 from tickgraph.run.settings import apply_overrides
 
-# How long, how often it reports, how it is judged. Anything else is another run.
+# On how many threads, how long, how often it reports, how it is judged. Anything else is another run.
+TORCH_THREADS = ("train.tick_threads", "train.update_threads")
 RESUMABLE = (
     *("train.iterations", "train.lr_iterations", "train.time_budget_s", "train.log_interval"),
     *("train.checkpoint_interval", "train.checkpoint_replay", "train.keep_checkpoints", "train.video"),
+    *("train.physics_threads", *TORCH_THREADS),
 )
 RESUMABLE_ROOTS = ("evaluation.", "video.")
 
 
 def prepare_resume(task: Task, overrides: Sequence[str]) -> list[str]:
-    """Apply what may change in a resumed run; returns lines that say what that does to the learning rate.
+    """Apply what may change in a resumed run; returns lines that say what that does to the run's numbers.
 
     Raises:
         TickgraphError: an override would make it another run.
@@ -32,6 +34,13 @@ def prepare_resume(task: Task, overrides: Sequence[str]) -> list[str]:
             raise TickgraphError(
                 f"--{path} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can. Start a new run for it"
             )
+    threads = [path for path in TORCH_THREADS if path in changed]
+    lines = [f"other {' and '.join(threads)}: sums may round otherwise, so the run goes on, not bit for bit"]
+    return [*(lines if threads else []), *_of_rate(task, old, changed)]
+
+
+def _of_rate(task: Task, old: int, changed: Sequence[str]) -> list[str]:
+    """Return lines that say what a new number of iterations does to the learning rate; `old` is the number before."""
     train = task.train
     if "train.lr_iterations" in changed:
         return [f"the learning rate now falls over {train.lr_iterations} iterations: it jumps to that curve"]
