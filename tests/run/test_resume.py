@@ -124,15 +124,16 @@ def test_a_second_interrupt_says_what_it_cost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "words"),
+    ("iteration", "saved", "words"),
     [
-        (None, "loses all, as nothing is saved yet"),
-        (5, "loses what came after iteration 5"),
-        (9, "loses nothing of its 9 iterations"),
+        (0, None, "loses nothing, as no iteration is over"),
+        (9, 0, "loses what came after iteration 0"),
+        (9, 5, "loses what came after iteration 5"),
+        (9, 9, "loses nothing of its 9 iterations"),
     ],
 )
-def test_what_ending_at_once_costs(saved: int | None, words: str) -> None:
-    assert Ending(iteration=9, saved_iteration=saved).lost() == words
+def test_what_ending_at_once_costs(iteration: int, saved: int | None, words: str) -> None:
+    assert Ending(iteration=iteration, saved_iteration=saved).lost() == words
 
 
 def test_an_interrupt_before_a_run_goes_on_leaves_its_summary(monkeypatch: pytest.MonkeyPatch) -> None:

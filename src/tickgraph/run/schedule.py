@@ -35,11 +35,12 @@ class Ending:
 
     def lost(self) -> str:
         """Return what ending at once costs, as words behind "which"."""
-        if self.saved_iteration is None:
-            return "loses all, as nothing is saved yet"
-        if self.saved_iteration >= self.iteration:
+        saved = self.saved_iteration or 0
+        if self.iteration == 0:
+            return "loses nothing, as no iteration is over"
+        if saved >= self.iteration:
             return f"loses nothing of its {self.iteration} iterations"
-        return f"loses what came after iteration {self.saved_iteration}"
+        return f"loses what came after iteration {saved}"
 
     def facts(self) -> dict[str, Any]:
         """Return what the summary says of it."""
