@@ -523,7 +523,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 if options.json is not None:
                     result = new_result("peer_unilab", rows, ratios)
                     result["versions"]["unilab-rl"] = peer_version()
-                    write_result(options.json, result)
+                    write_result(options.json, result, whole=False)
+    if options.json is not None:
+        write_result(options.json, result)
     print(table(rows))
     return int(all(row["median_ms"] is None for row in rows))
 

@@ -86,6 +86,10 @@ def test_help_for_a_task_lists_its_values(capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr().out
     assert "--env.rewards.upright.weight" in shown
     assert "--train.algo.gamma" in shown
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.startswith("  --")}
+    assert lines["--train.device"].endswith(" one of auto, cpu, cuda, cuda:N [auto]")
+    assert lines["--train.execution"].endswith(" one of auto, eager, compile, graph [auto]")
+    assert not [line for name, line in lines.items() if name.startswith("--train.") and " text [" in line]
 
 
 @pytest.mark.parametrize(

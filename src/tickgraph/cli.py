@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
-from tickgraph.run.packages import missing_package
+from tickgraph.run.output import UNPRINTED, open_closed_streams, say_at_once, silence, words_beside_result
+from tickgraph.run.packages import check_compiler_cache, missing_package
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
 from tickgraph.run.startup import process_began, rare_collections
 
@@ -39,11 +39,13 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         The exit code: 0 done, 1 a fault of ours, 2 yours to mend, 130 interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        open_closed_streams()
     began = process_began() if argv is None else time.monotonic()
     own = Interrupts().install() if interrupts is None and words[:1] == ["train"] else None
     interrupts = interrupts or own
     if interrupts is not None:
-        interrupts.at_exit = lambda signal: print(f"\n{signal} before the run began; nothing was written", flush=True)
+        interrupts.at_exit = lambda signal: say_at_once(f"{signal} before the run began; nothing was written")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names in any script print under any locale, escaped if need be
             stream.reconfigure(errors="backslashreplace")
@@ -51,12 +53,10 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     logging.basicConfig(format="warning: %(message)s")
     logging.raiseExceptions = False  # a reader of stderr that has gone is no fault
     try:
-        code = _dispatch(words, interrupts, began)
+        with words_beside_result(words):
+            code = _dispatch(words, interrupts, began)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: there is nobody to tell
-        return 0
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as error:
@@ -66,6 +66,11 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         print(f"tickgraph: {named}", file=sys.stderr)
         return EXIT_USER_ERROR
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in UNPRINTED:
+            silence(sys.stdout)
+            if error.errno == errno.EPIPE:
+                return 0  # the reader has gone: there is nobody to tell
+            error = TickgraphError(f"could not write to standard output: {error.strerror}")
         if "--debug" in words:
             traceback.print_exc()
         error = missing_package(error) or error
@@ -175,6 +180,7 @@ def _list(parsed: Parsed) -> int:
 def _load(parsed: Parsed) -> Task:
     from tickgraph.tasks import registry
 
+    check_compiler_cache()
     task = registry.load(str(parsed.subject))
     algo = parsed.get("algo")
     if algo is not None:
@@ -226,20 +232,29 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
             raise TickgraphError("--run-name names a new run, --resume goes on with an old one; give one of them")
         run = folder.find(resumed, root)
 
-    place: Any = SimpleNamespace(facts=lambda: {"status": "interrupted", "reason": "during start-up"})
+    place: Any = None  # the run's `Ending`, as soon as there is one
 
     def interrupted(signal: str) -> None:
-        facts = place.facts()
+        facts = {"status": "interrupted", "reason": "during start-up"} if place is None else place.facts()
         if facts["status"] == "completed":  # only a picture is missing; the summary is written
-            print(f"\n{signal}: left out what was not drawn yet; the run in {run.path} is complete", flush=True)
+            say_at_once(f"{signal}: left out what was not drawn yet; the run in {run.path} is complete")
+            return
+        if resumed is not None and not (place and place.begun):  # an older summary stays true
+            say_at_once(f"{signal} before the run went on; nothing in {run.path} has changed")
             return
         when = f"{signal} while starting, compiling or closing"
+        if interrupts.requested_twice:
+            when = f"{signal} again after {facts['iteration']} iterations"
         facts |= {"status": "interrupted", "reason": facts.get("reason") or when}
         manifest.write_summary(run, **facts)
-        print(f"\ninterrupted by {signal}; the run is in {run.path}", flush=True)
+        cost = f", which {place.lost()}" if place else ""
+        say_at_once(f"interrupted by {signal}{cost}; the run is in {run.path}")
+
+    def asked(signal: str) -> str:
+        return f"{signal}: finishing the iteration and saving; again to end at once, which {place.lost()}"
 
     assert interrupts is not None
-    interrupts.at_exit = interrupted
+    interrupts.at_exit, interrupts.at_first = interrupted, asked
     try:
         task, resume = _prepare(parsed, run)
         from tickgraph.run.schedule import Ending
@@ -261,7 +276,7 @@ def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
     if parsed.get("resume") is None:
         return _load(parsed), False
     from tickgraph.run.panel import tell
-    from tickgraph.run.session import prepare_resume
+    from tickgraph.run.resume import prepare_resume
 
     task = _task_of(run)
     if parsed.subject is not None:
@@ -283,6 +298,7 @@ def _task_of(run: RunFolder) -> Task:
     from tickgraph.run.settings import fit, read_config
     from tickgraph.tasks import registry
 
+    check_compiler_cache()
     config = read_config(run.config)
     task = registry.load(str(config["reference"]))
     fit(task, config, run.config)
@@ -372,6 +388,7 @@ def _bench(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(f"usage: tickgraph bench NAME TASK [options]\n\nbenchmarks: {', '.join(names)}")
         return 0
+    check_compiler_cache()
     module = importlib.import_module(f"tickgraph.bench.{words[0]}") if words[0] in names else None
     if module is None or not hasattr(module, "main"):
         raise TickgraphError(
@@ -387,6 +404,7 @@ def _verify(words: list[str]) -> int:
         return 0
     if words[0] not in names:
         raise TickgraphError(f"there is nothing to verify called {words[0]!r}; it is `tickgraph verify learner`")
+    check_compiler_cache()
     from tickgraph.bench.verify_learner import main as verify
 
     return verify(words[1:])
@@ -405,12 +423,12 @@ def _values(parsed: Parsed) -> list[str]:
 
 def _check_targets(parsed: Parsed) -> None:
     """Refuse a result's file that cannot be written before the work, not behind it."""
-    from tickgraph.run.files import check_target
+    from tickgraph.run.files import check_result, check_target
 
-    for option in ("json", "video"):
+    for option, check in (("json", check_result), ("video", check_target)):
         target = parsed.get(option)
         if target is not None:
-            check_target(Path(target))
+            check(Path(target))
 
 
 def _write_result(parsed: Parsed, value: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from tickgraph.bench import _replay as replay
 from tickgraph.bench import collector
+from tickgraph.bench._blocks import play_blocks
 from tickgraph.bench._case import Case, build
 from tickgraph.bench._parts import take_apart
 from tickgraph.bench._result import RATIO, ROW, read_result
@@ -169,6 +170,10 @@ def test_the_command_writes_a_result_that_the_report_reads(tmp_path, capsys):
         ("--colour", "--colour"),
         ("--backend mujocoo", "mujoco"),
         ("--execution fast", "execution"),
+        (
+            "--device cpu --arms physics",
+            "--arms is 'physics', but on a CPU the arms are tick, physics, ",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line(words, named):
@@ -182,3 +187,14 @@ def test_rewards_of_the_task_are_untouched_by_the_scenario():
     before = dict(task.env.rewards)
     build(task, Case(**SMALL, scenario="reset-heavy")).env.close()
     assert task.env.rewards == before and isinstance(before["near_target"], RewardTermCfg)
+
+
+def test_a_recording_that_no_machine_can_hold_is_refused(task):
+    made = build(task, Case(**SMALL))
+    a_tick = replay.record_bytes(made.env, 1)
+    trace = replay.record(made.env, 1)[0]
+    held = [*trace.state.values(), trace.calls[0][1], trace.qpos, trace.qvel]
+    assert a_tick == sum(tensor.numel() * tensor.element_size() for tensor in held)
+    with pytest.raises(TickgraphError, match="a recording of 1000000000001 ticks of 6 worlds needs .*ticks-per-block"):
+        play_blocks(made, ("tick",), 1, 10**12, lambda *rest: [])
+    made.env.close()

@@ -150,3 +150,29 @@ def test_other_kinds_are_not_drawn_with_results_and_a_damaged_one_is_one_line(tm
         with pytest.raises(TickgraphError, match="seeds.json") as caught:
             report.main([str(seeds)])
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"task": "t", "run": "r", "iteration": 3, "evaluation": {"episodes": 2}}, "`tickgraph eval --json` wrote"),
+        ({"tasks": []}, "`tickgraph list --json` wrote"),
+        ({"task": "t", "blockers": []}, "`tickgraph check --json` wrote"),
+        ({"task": "t", "step_dt": 0.02, "observations": {}, "terms": {}}, "`tickgraph describe --json` wrote"),
+        ({"findings": []}, "`tickgraph doctor --json` wrote"),
+        ({"verify": "learner", "tolerances": {}}, "`tickgraph verify learner --json` wrote"),
+        ({"tick_ms": 1.0, "stages": {}, "mode": "eager"}, "`tickgraph profile` wrote"),
+        ({"feet": [], "joints": [], "jumps": []}, "`tickgraph motion info --json` wrote"),
+        ({"traceEvents": []}, "a trace of `tickgraph profile`"),
+        ({"format": 1, "sessions": [], "programs": {}, "seeds": {}}, "a run's manifest"),
+        ({"status": "interrupted", "iteration": 3, "env_steps": 9, "evaluation": None}, "run that was not evaluated"),
+        ({"evaluation": {"trained": 3}}, "is not whole"),
+        ({"colour": "blue"}, "it is not a result that tickgraph wrote"),
+    ],
+)
+def test_the_report_says_what_a_file_of_another_command_is(tmp_path, value, reason):
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(TickgraphError, match=reason) as error:
+        report.main([str(path)])
+    assert str(path) in str(error.value) and "\n" not in str(error.value)

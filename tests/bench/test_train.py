@@ -294,6 +294,8 @@ def test_ticks_that_the_host_plays_are_timed_by_the_host_and_belong_to_their_ite
         ("--blocks 0", "--blocks"),
         ("--num-envs x", "--num-envs"),
         ("--updates 0", "--updates"),
+        ("--learning-starts -1", "--learning-starts is '-1', expected a whole number of at least 0"),
+        ("--device cpu --overlap", "--overlap takes CUDA graphs, and the arms are compile, eager"),
         ("--replay-n none", "--replay-n"),
         ("--learner-kernels tritn", "--learner-kernels is 'tritn'; did you mean 'triton'"),
         ("--learner-kernels plain", "use one of auto, triton, torch, autograd"),
@@ -304,6 +306,24 @@ def test_wrong_arguments_are_one_line(words, named):
     with pytest.raises(TickgraphError, match=named) as caught:
         train.main(["cartpole_swingup", *words.split()])
     assert "\n" not in str(caught.value)
+
+
+def test_random_actions_may_be_left_out_as_in_training(monkeypatch):
+    seen = []
+
+    class Seen(Exception):
+        pass
+
+    def measure(case, *rest):
+        seen.append(case)
+        raise Seen
+
+    monkeypatch.setattr(train, "measure", measure)
+    words = "--device cpu --arms eager --learning-starts 0 --iterations 7"
+    with pytest.raises(Seen):
+        train.main(["cartpole_swingup", *words.split()])
+    assert (seen[0].learning_starts, seen[0].iterations, seen[0].tail) == (0, 7, 7)
+    assert train.configure(load("cartpole_swingup"), seen[0]).train.learning_starts == 0
 
 
 def test_a_graph_cannot_be_had_on_a_cpu():

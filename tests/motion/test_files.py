@@ -74,6 +74,9 @@ def test_names_may_lack_their_ending_and_a_column_of_times_gives_the_rate(tmp_pa
     names = ["time", "x", "y", "z", "qx", "qy", "qz", "qw", *(name.removesuffix("_joint") for name in NAMES)]
     motion = read_motion(write(tmp_path / "t.csv", table, names))
     assert motion.fps == 60.0 and motion.notes == []
+    table[:, 0] *= 1000.0
+    with pytest.raises(TickgraphError, match="goes up by 16.6667 .* are these milliseconds"):
+        read_motion(write(tmp_path / "ms.csv", table, names))
 
 
 def test_a_single_frame_has_no_velocity_and_is_not_trained_on(tmp_path: Path) -> None:

@@ -66,6 +66,20 @@ def test_synth_makes_the_clips_anew(tmp_path: Path) -> None:
     assert set(np.load(tmp_path / "walk.npz")) == {"fps", "qpos", "joint_names"}
 
 
+def test_synth_makes_no_folders_for_a_typo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["motion", "synth", str(tmp_path / "a" / "b" / "c")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"could not make {tmp_path}/a/b/c: there is no folder {tmp_path}/a; make it" in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_angles_in_degrees_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = rows()
+    table[:, 7:] = np.rad2deg(table[:, 7:])
+    assert cli.main(["motion", "info", str(write(tmp_path / "a.csv", table))]) == 0
+    assert "frames; are these degrees? Radians are expected" in capsys.readouterr().out
+
+
 def test_play_writes_a_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "a.csv", rows()[:10])
     target = tmp_path / "a.mp4"

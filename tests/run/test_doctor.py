@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,3 +37,49 @@ def test_byte_code_that_an_installer_left_is_used(nothing_kept: Path, monkeypatc
     nothing_kept.parent.mkdir()
     nothing_kept.touch()
     assert doctor._byte_code().ok and doctor._byte_code().found == "kept"
+
+
+def test_a_compiler_that_compiles_nothing_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.compile_fault("/bin/false") == "exit code 1, nothing said"
+    assert doctor.compile_fault("/bin/true") == "exit code 0, nothing said"  # it says yes and makes nothing
+    assert "No such file" in str(doctor.compile_fault(str(tmp_path / "absent")))
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho note >&2\necho 'a.cpp:1: fatal error: omp.h: No such file' >&2\nexit 4\n")
+    broken.chmod(0o755)
+    assert doctor.compile_fault(str(broken)) == "exit code 4, a.cpp:1: fatal error: omp.h: No such file"
+    monkeypatch.setenv("CXX", "/bin/false")
+    found = doctor._compiler()
+    assert not found.ok and found.found == "/bin/false compiles nothing: exit code 1, nothing said"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
+def test_a_compiler_that_works_is_found() -> None:
+    assert doctor.compile_fault("g++") is None
+
+
+def test_what_cannot_be_looked_at_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> doctor.Finding:
+        raise OSError("no such luck")
+
+    monkeypatch.setattr(doctor, "_disk", fails)
+    found = doctor.examine()[-1]
+    assert (found.what, found.ok, found.found) == ("disk here", False, "OSError: no such luck")
+
+
+def test_a_folder_that_cannot_be_compiled_in_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "file" / "cache")}
+    said = "TORCHINDUCTOR_CACHE_DIR is '"
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "tickgraph", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    for words in (["train", "cartpole_swingup"], ["check", "cartpole_swingup"], ["bench", "train", "cartpole_swingup"]):
+        done = run(*words)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert done.stderr.startswith(f"tickgraph: {said}") and "which cannot be made: Not a directory" in done.stderr
+    done = run("doctor")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said in done.stdout and "processors" in done.stdout and "compiling on the CPU" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.evaluate import BUILT_IN, EvalTrace, check_figures, evaluate, own_figures
+from tickgraph.run.evaluate import BUILT_IN, EvalTrace, check_figures, check_record_room, evaluate, own_figures
 from tickgraph.tasks.cartpole import cartpole_swingup
 
 
@@ -80,3 +80,14 @@ def test_the_names_of_every_evaluation_are_those_it_reports() -> None:
     task = cartpole_swingup()
     task.evaluation.episodes, task.evaluation.episode_s, task.evaluation.figures = 2, 0.1, None
     assert {*evaluate(task, None), "report"} == set(BUILT_IN)
+
+
+def test_a_record_that_no_machine_can_hold_is_refused_before_the_training() -> None:
+    task = cartpole_swingup()
+    task.evaluation.episodes = 10**9
+    expected = r"the record of 1000000000 episodes of 500 steps needs .* use fewer episodes \(evaluation\.episodes\)"
+    with pytest.raises(TickgraphError, match=expected):
+        check_figures(task, "mujoco")
+    with pytest.raises(TickgraphError, match="shorter ones"):
+        check_record_room(500, 10**9, [])
+    check_record_room(500, 100, [torch.zeros(2, 29)])

@@ -43,7 +43,8 @@ def test_the_live_panel_shows_every_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "-"), (1234567, "1,234,567"), (1234.56, "1,235"), (0.123456, "0.1235"), (0.0, "0")]
+    ("value", "text"),
+    [(None, "-"), (1234567, "1,234,567"), (1234.56, "1,235"), (0.123456, "0.1235"), (0.0, "0"), (-3.2e30, "-3.2e+30")],
 )
 def test_numbers(value: float | None, text: str) -> None:
     assert number(value) == text

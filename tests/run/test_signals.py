@@ -5,11 +5,14 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 PROGRAM = """
 import sys, time
 from tickgraph.run.signals import Interrupts
 interrupts = Interrupts().install()
 interrupts.at_exit = lambda name: print("left by", name, flush=True)
+interrupts.at_first = lambda name: f"{name} seen"
 if sys.argv[1] == "loop":
     interrupts.defer()
 print("ready", flush=True)
@@ -20,9 +23,10 @@ print("saved after", interrupts.requested, flush=True)
 """
 
 
-def _run(place: str, obedience: str, *signals: signal.Signals) -> tuple[int, str, str]:
+def _run(place: str, obedience: str, *signals: signal.Signals, before: tuple[str, ...] = ()) -> tuple[int, str, str]:
+    command = [*before, sys.executable, "-c", PROGRAM, place, obedience]
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, place, obedience], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -37,9 +41,15 @@ def test_before_training_a_signal_ends_the_process_at_once() -> None:
     assert _run("start", "obey", signal.SIGINT) == (130, "left by SIGINT\n", "")
 
 
-def test_in_the_loop_the_first_signal_lets_the_iteration_finish() -> None:
-    assert _run("loop", "obey", signal.SIGTERM) == (0, "saved after SIGTERM\n", "")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_in_the_loop_the_first_signal_lets_the_iteration_finish_and_says_so(number: signal.Signals) -> None:
+    assert _run("loop", "obey", number) == (0, f"saved after {number.name}\n", f"{number.name} seen\n")
 
 
 def test_the_second_signal_does_not_wait() -> None:
-    assert _run("loop", "deaf", signal.SIGINT, signal.SIGINT) == (130, "left by SIGINT\n", "")
+    assert _run("loop", "deaf", signal.SIGINT, signal.SIGINT) == (130, "left by SIGINT\n", "SIGINT seen\n")
+
+
+def test_under_nohup_a_closed_terminal_is_no_reason_to_stop() -> None:
+    done = _run("loop", "obey", signal.SIGHUP, signal.SIGTERM, before=("nohup",))
+    assert done[:2] == (0, "saved after SIGTERM\n")

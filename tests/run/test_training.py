@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from run_toys import TASK, TINY, equal, resume, rows, start, state, train
 
 from tickgraph import cli
 from tickgraph.run import checkpoint, manifest, session
@@ -22,58 +21,11 @@ from tickgraph.run.signals import Interrupts
 from tickgraph.sim.platform import Platform
 from tickgraph.tasks.registry import load
 
-TINY = (
-    "--device cpu --num-envs 4 --execution eager --no-video --train.replay-slots 64 --train.learning-starts 5 "
-    "--train.log-interval 1 --train.checkpoint-interval 5 --train.algo.batch-size 16 --train.algo.actor-width 8 "
-    "--train.algo.critic-width 8 --env.episode-length-s 0.2 --evaluation.episodes 2"
-).split()
-TIMES = ("time", "wall_s", "env_steps_per_s")
-TASK = "cartpole_swingup"
-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def train(name: str, *words: str, task: str = TASK, code: int = 0) -> RunFolder:
-    """Train a tiny run in this process; returns its folder."""
-    assert cli.main(["train", task, "--run-name", name, *TINY, *words]) == code
-    return RunFolder(next(Path("runs").glob(f"*/{name}")))
-
-
-def resume(run: RunFolder, *words: str, code: int = 0) -> None:
-    assert cli.main(["train", "--resume", str(run.path), *words]) == code
-
-
-def rows(run: RunFolder) -> list[dict[str, Any]]:
-    """Return the log without its times; fails on anything that strict JSON does not know."""
-
-    def refuse(text: str) -> None:
-        raise AssertionError(f"{text} is not JSON")
-
-    lines = run.metrics.read_text(encoding="utf-8").splitlines()
-    found = [json.loads(line, parse_constant=refuse) for line in lines]
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in found]
-
-
-def state(run: RunFolder) -> dict[str, torch.Tensor]:
-    """Return every tensor of the newest checkpoint."""
-    found, problems = checkpoint.load_newest(run, TASK)
-    assert found is not None
-    assert not problems
-    return {f"{part}/{name}": tensor for part, tensors in found.state.items() for name, tensor in tensors.items()}
-
-
-def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> list[str]:
-    """Return the names of tensors that differ in any byte."""
-    assert a.keys() == b.keys()
-    return [
-        name
-        for name in a
-        if not torch.equal(a[name].reshape(-1).view(torch.uint8), b[name].reshape(-1).view(torch.uint8))
-    ]
 
 
 def test_a_run_leaves_everything_that_its_folder_promises() -> None:
@@ -167,7 +119,7 @@ def test_only_what_leaves_the_run_itself_alone_can_change_on_resume(capsys: pyte
     ("words", "reason"),
     [
         ("--backend mujco", "backend 'mujco' is unknown; did you mean 'mujoco'"),
-        ("--device gpu", "device 'gpu' is unknown"),
+        ("--device gpu", "device 'gpu' is unknown; did you mean 'cuda'?"),
         ("--device cuda", "cannot be had"),
         ("--execution compiled", "did you mean 'compile'"),
         ("--execution graph", "CUDA graphs need a CUDA device"),
@@ -381,24 +333,17 @@ def test_an_interrupt_with_the_last_iteration_says_so_and_how_to_go_on(tmp_path:
     assert said == [f"{summary['reason']}; go on with: tickgraph train --resume {tmp_path}"]
 
 
-def _start(name: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tickgraph", "train", TASK, "--run-name", name, *TINY, "--iterations", "1000000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    metrics = Path("runs") / TASK / name / "metrics.jsonl"
-    end = time.monotonic() + 60
-    while time.monotonic() < end and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 7):
-        time.sleep(0.05)
-    return process
-
-
 def test_an_interrupt_saves_and_the_run_goes_on_from_there() -> None:
-    process = _start("one")
+    process = start("one")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     run = RunFolder(Path("runs") / TASK / "one")
     summary = manifest.read_summary(run)
-    assert (process.returncode, err) == (130, "")
+    assert process.returncode == 130
+    assert err.startswith("SIGINT: finishing the iteration and saving; again to end at once, which loses ")
+    assert err.count("\n") == 1
     assert summary["status"] == "interrupted"
+    assert summary["saved_iteration"] == summary["iteration"]
     assert "SIGINT" in summary["reason"]
     assert checkpoint.files(run)[-1].stem == f"iteration_{summary['iteration']:09d}"
     assert "--resume" in out
@@ -408,7 +353,7 @@ def test_an_interrupt_saves_and_the_run_goes_on_from_there() -> None:
 
 
 def test_a_kill_costs_no_more_than_the_work_since_the_last_checkpoint() -> None:
-    process = _start("one")
+    process = start("one")
     process.kill()
     process.communicate()
     run = RunFolder(Path("runs") / TASK / "one")

@@ -10,6 +10,7 @@ from torch import Tensor
 from tickgraph.bench import _replay as replay
 from tickgraph.bench._case import Collector
 from tickgraph.bench._replay import TracedTick
+from tickgraph.core.room import check_room
 
 State = dict[str, Tensor]
 Play = Callable[[str, list[TracedTick], State, State], list[float]]
@@ -37,10 +38,14 @@ def play_blocks(collector: Collector, arms: Sequence[str], blocks: int, ticks: i
         play: (arm, trace, state before, state after) -> milliseconds of each tick of the trace. Its first tick leads
             in, with cold caches and a state just restored, and does not count.
     """
+    env = collector.env
+    advice = "use fewer worlds (--num-envs) or shorter blocks (--ticks-per-block)"
+    what = f"a recording of {1 + ticks} ticks of {env.num_envs} worlds"
+    check_room(replay.record_bytes(env, 1 + ticks), env.device, what, advice)
     played = Played({name: [] for name in arms}, {name: [] for name in arms}, 0)
     for block in range(blocks):
         start = collector.state()
-        trace = replay.record(collector.env, 1 + ticks)
+        trace = replay.record(env, 1 + ticks)
         end = collector.state()
         played.resets += sum(tick.rows.size for tick in trace[1:])
         for name in arms if block % 2 == 0 else reversed(arms):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.files import check_target
+from tickgraph.run.files import check_result, check_target
 from tickgraph.run.panel import tell
 
 _NAMES = {
@@ -47,19 +47,23 @@ def value_name(option: str) -> str:
 
 def target(text: str) -> Path:
     """Return the file of --json; an argparse type, so that nothing is measured whose result cannot be kept."""
+    return _writable(text, check_result)
+
+
+def _writable(text: str, check: Callable[[Path], Path]) -> Path:
     try:
-        return check_target(Path(text))
+        return check(Path(text))
     except TickgraphError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def picture(text: str) -> Path:
-    """Return the file of --plot, as `target` does."""
+    """Return the file of --plot, as `target` does; a picture goes to no stream."""
     if Path(text).suffix.lower() not in PICTURES:
         raise argparse.ArgumentTypeError(
             f"the picture is to be {text!r}; give a name that ends in {', '.join(PICTURES)}"
         )
-    return target(text)
+    return _writable(text, check_target)
 
 
 def count(option: str, text: str, least: int = 1) -> int:

@@ -31,7 +31,7 @@ def run(task: Task, ticks: int, out: str | None) -> dict[str, Any]:
     train = task.train
     place = resolve_platform(train.device, train.backend)
     folder = Path(out) if out is not None else Path("profiles") / task.name
-    make_folder(folder)
+    make_folder(folder, parents=out is None)
     case = Case(
         task=task.name,
         num_envs=task.num_envs,

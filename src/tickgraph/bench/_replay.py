@@ -51,6 +51,13 @@ def record(env: Env, ticks: int) -> list[TracedTick]:
     return trace
 
 
+def record_bytes(env: Env, ticks: int) -> int:
+    """Return the bytes of a recording: state, controls and what they lead to, of each tick and each world."""
+    state = sum(value.numel() * value.element_size() for value in env.sim.state_dict().values())
+    moves = (env.sim.ctrl, env.sim.view("qpos"), env.sim.view("qvel"))
+    return ticks * (state + sum(value.numel() * value.element_size() for value in moves))
+
+
 @contextmanager
 def _listening(env: Env, before: Any, after: Any) -> Iterator[None]:
     """Call `before(n)` and `after()` around every advance of the environment's backend."""

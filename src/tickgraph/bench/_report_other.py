@@ -40,6 +40,45 @@ def known(value: dict[str, Any]) -> bool:
     )
 
 
+# What other commands write, by keys that only they have together.
+_ELSEWHERE = (
+    (
+        ("evaluation", "run", "iteration"),
+        "what `tickgraph eval --json` wrote",
+        "the run's summary can be shown",
+    ),
+    (("tasks",), "what `tickgraph list --json` wrote", ""),
+    (("task", "blockers"), "what `tickgraph check --json` wrote", ""),
+    (("terms", "observations", "step_dt"), "what `tickgraph describe --json` wrote", ""),
+    (("findings",), "what `tickgraph doctor --json` wrote", ""),
+    (("verify", "tolerances"), "what `tickgraph verify learner --json` wrote", "the command itself prints it"),
+    (("tick_ms", "stages", "mode"), "what `tickgraph profile` wrote", "profile.png is beside it"),
+    (("feet", "joints", "jumps"), "what `tickgraph motion info --json` wrote", ""),
+    (("traceEvents",), "a trace of `tickgraph profile`", "open it in Perfetto"),
+    (("sessions", "programs", "seeds"), "a run's manifest", "its summary can be shown"),
+    (
+        ("status", "iteration", "env_steps"),
+        "the summary of a run that was not evaluated",
+        "`tickgraph plot RUN` draws it",
+    ),
+)
+
+
+def elsewhere(value: dict[str, Any], path: Path) -> str | None:
+    """Return one line that says what a file is that another command wrote; None for what is known or strange."""
+    if "benchmark" in value or (known(value) and not _of_eval(value)):
+        return None
+    for keys, what, instead in _ELSEWHERE:
+        if all(key in value for key in keys):
+            tail = f"; {instead}" if instead else ""
+            return f"{path} is {what}, not a result of `tickgraph bench`{tail}"
+    return None
+
+
+def _of_eval(value: dict[str, Any]) -> bool:
+    return "run" in value and "evaluation" in value
+
+
 def _looks(value: dict[str, Any], name: str) -> bool:
     if name == "run":
         return isinstance(_summary(value).get("evaluation"), dict)
@@ -123,7 +162,18 @@ def _of_kernels(spans: Sequence[tuple[float, str]], title: str) -> Panel:
 
 
 def lines(value: dict[str, Any], path: Path) -> list[str]:
-    """Return what is said of a file, behind where it was measured."""
+    """Return what is said of a file, behind where it was measured.
+
+    Raises:
+        TickgraphError: something in it is not as these files have it.
+    """
+    try:
+        return _lines(value, path)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise TickgraphError(f"{path} is not whole: {type(error).__name__} {error}") from error
+
+
+def _lines(value: dict[str, Any], path: Path) -> list[str]:
     summary = _summary(value)
     said = [str(value[key]) for key in ("what", "command") if value.get(key)]
     if summary.get("status"):

@@ -9,6 +9,7 @@ from typing import Any
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.files import read_json, write_json
 from tickgraph.run.manifest import result_header
+from tickgraph.run.output import is_stream
 
 FORMAT = 1
 _CASE = ("task", "backend", "device", "num_envs", "scenario")
@@ -34,9 +35,10 @@ def new_result(benchmark: str, results: list[dict[str, Any]], ratios: list[dict[
     return {"format": FORMAT, "benchmark": benchmark, **result_header(), "results": results, "ratios": ratios}
 
 
-def write_result(path: Path, result: dict[str, Any]) -> None:
-    """Write a result as strict JSON."""
-    write_json(path, result)
+def write_result(path: Path, result: dict[str, Any], whole: bool = True) -> None:
+    """Write a result as strict JSON; one that is not whole yet goes to a file alone, where the next one replaces it."""
+    if whole or not is_stream(path):
+        write_json(path, result)
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -54,10 +54,6 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
     """
     say(f"{case.task}, {case.num_envs} worlds, {case.scenario}: building, compiling, settling")
     torch.set_num_threads(case.torch_threads or task.train.tick_threads)
-    if set(case.arms) - set(ARMS):
-        raise TickgraphError(
-            f"arms are {', '.join(case.arms)}; on a CPU they are {', '.join(ARMS)}, all of them needed"
-        )
     collector = build(task, case)
     env = collector.env
     memory = _memory(collector, case)
@@ -187,9 +183,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     on_gpu = place.device.startswith("cuda")
     if on_gpu and options.execution != "auto":
         raise TickgraphError(f"--execution is {options.execution!r}; on a GPU the arms are modes: choose with --arms")
+    for name in ("physics_threads", "torch_threads"):
+        if on_gpu and getattr(options, name) != "auto":
+            raise TickgraphError(
+                f"--{name.replace('_', '-')} is of a CPU, and {place.device} is measured; leave it out"
+            )
     arms = _measure_gpu.DEFAULT_ARMS if on_gpu else ()
     if options.arms is not None:
         arms = tuple(name.strip() for name in options.arms.split(","))
+        if not on_gpu and sorted(arms) != sorted(ARMS):
+            raise TickgraphError(
+                f"--arms is {options.arms!r}, but on a CPU the arms are {', '.join(ARMS)}, all of them; leave it out"
+            )
     blocks = _optional("--blocks", options.blocks) or BLOCKS["cuda" if on_gpu else "cpu"]
     memory_ticks = _optional("--memory-ticks", options.memory_ticks) or (1000 if on_gpu else 200)
     given = WIDTHS["cuda" if on_gpu else "cpu"] if options.num_envs == "auto" else options.num_envs
@@ -201,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def keep(rows: Rows) -> None:
         if options.json is not None:
-            write_result(options.json, result([*done, rows]))
+            write_result(options.json, result([*done, rows]), whole=False)
 
     for width in widths:
         case = Case(
@@ -224,6 +229,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         keep(rows)
         done.append(rows)
     whole = result(done)
+    if options.json is not None:
+        write_result(options.json, whole)
     if options.plot is not None:
         plot([whole], options.plot)
     show([whole])
@@ -238,7 +245,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("task", metavar="TASK", help="a name of `tickgraph list`, or path/to/task.py:FUNCTION")
     for name, default, text in (
-        ("backend", "auto", "physics backend; auto: mjwarp where there is a GPU for it, else mujoco"),
+        ("backend", "auto", "mujoco or mjwarp; auto: mjwarp where there is a GPU for it, else mujoco"),
         ("device", "auto", "cpu or cuda; auto: what the backend runs on"),
         ("execution", "auto", "on a CPU: auto, eager or compile"),
         ("num-envs", "auto", "numbers of worlds, separated by commas; auto: 256, on a GPU 1024,4096,8192"),
@@ -253,7 +260,7 @@ def _parser() -> Parser:
     known, default = ", ".join(_measure_gpu.ARMS), ",".join(_measure_gpu.DEFAULT_ARMS)
     parser.add_argument("--arms", metavar="NAMES", help=f"on a GPU, of {known} (default: {default})")
     parser.add_argument("--scenario", default="normal", choices=SCENARIOS, help="reset-heavy ends 5%% of worlds a tick")
-    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result; - is standard output")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser

@@ -213,8 +213,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             done.append(measure(case, rates, say))
             gc.collect()  # the rings of this case make room for the next one's
             if options.json is not None:
-                write_result(options.json, _result(done))
+                write_result(options.json, _result(done), whole=False)
     whole = _result(done)
+    if options.json is not None:
+        write_result(options.json, whole)
     if options.plot is not None:
         plot([whole], options.plot)
     show([whole])
@@ -244,7 +246,7 @@ def _parser() -> Parser:
         ("device", "auto", "cpu, cuda or auto (a GPU where one can be used)"),
     ):
         parser.add_argument(f"--{name}", default=default, metavar=value_name(name), help=text)
-    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result; - is standard output")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser

@@ -66,8 +66,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _other(path: Path) -> dict[str, Any] | None:
-    """Return what a file holds that is no result of `bench` but known beside them, or None."""
+    """Return what a file holds that is no result of `bench` but known beside them, or None.
+
+    Raises:
+        TickgraphError: another command wrote it.
+    """
     value = read_json(path, "result") if path.is_file() else {}
+    if (foreign := _report_other.elsewhere(value, path)) is not None:
+        raise TickgraphError(foreign)
     return value if _report_other.known(value) else None
 
 

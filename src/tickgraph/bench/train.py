@@ -286,6 +286,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name not in MODES:
             raise TickgraphError(f"--arms has {name!r}; {nearby(name, MODES) or 'the arms are ' + ', '.join(MODES)}")
     arms = tuple(mode for mode in MODES if mode in given)
+    if options.overlap and "graph" not in arms:
+        raise TickgraphError(f"--overlap takes CUDA graphs, and the arms are {', '.join(arms)}; leave it out")
     kernels = options.learner_kernels
     if kernels is not None and kernels not in KERNELS:
         hint = nearby(kernels, KERNELS) or f"use one of {', '.join(KERNELS)}"
@@ -301,12 +303,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def keep(rows: Rows) -> None:
         if options.json is not None:
-            write_result(options.json, result([*done, rows]))
+            write_result(options.json, result([*done, rows]), whole=False)
 
-    def optional(name: str) -> int | None:
+    def optional(name: str, least: int = 1) -> int | None:
         text = getattr(options, name)
-        return None if text is None else count(f"--{name.replace('_', '-')}", text)
+        return None if text is None else count(f"--{name.replace('_', '-')}", text, least)
 
+    iterations = count("--iterations", options.iterations)
     numbers = (None,) if options.updates is None else counts("--updates", options.updates)
     sizes = list(itertools.product(counts("--num-envs", widths), numbers))
     for width, updates in sizes:
@@ -316,8 +319,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             place=place,
             arms=arms,
             blocks=count("--blocks", options.blocks),
-            iterations=count("--iterations", options.iterations),
-            tail=count("--summary-last", options.summary_last),
+            iterations=iterations,
+            tail=min(count("--summary-last", options.summary_last), iterations),
             updates=updates,
             batch_size=optional("batch_size"),
             overlap=options.overlap,
@@ -325,7 +328,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             algo=options.algo,
             policy_frequency=optional("policy_frequency"),
             replay_n=optional("replay_n"),
-            learning_starts=optional("learning_starts"),
+            learning_starts=optional("learning_starts", least=0),
             learner_kernels=kernels,
         )
         apart = len(sizes) > 1 and place.device.startswith("cuda")
@@ -333,6 +336,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         keep(rows)
         done.append(rows)
     whole = result(done)
+    if options.json is not None:
+        write_result(options.json, whole)
     if options.plot is not None:
         plot([whole], options.plot)
     show([whole])
@@ -360,15 +365,17 @@ def _parser() -> Parser:
         ("learning-starts", None, "ticks of random actions before the first update (default: the task's, at most 50)"),
         ("batch-size", None, "transitions in an update (default: the task's)"),
         ("learner-kernels", None, f"of {','.join(KERNELS)}, for all arms but compile-loss (default: the task's)"),
-        ("backend", "auto", "physics backend (default: auto)"),
-        ("device", "auto", "cpu or cuda (default: auto)"),
+        ("backend", "auto", "mujoco, mjwarp or auto (the one for the device)"),
+        ("device", "auto", "cpu, cuda or auto (a GPU where one can be used)"),
     ):
         parser.add_argument(f"--{name}", default=default, metavar=value_name(name), help=text)
     either = parser.add_mutually_exclusive_group()
-    either.add_argument("--overlap", dest="overlap", action="store_true", default=None, help="updates beside the ticks")
+    either.add_argument(
+        "--overlap", dest="overlap", action="store_true", default=None, help="updates beside the ticks, in arm graph"
+    )
     either.add_argument("--no-overlap", dest="overlap", action="store_false", help="updates after the ticks")
     parser.add_argument("--no-proofs", action="store_true", help="leave out the trace and the memory over iterations")
-    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result; - is standard output")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser

@@ -15,9 +15,9 @@ from tickgraph.bench import _verify_stability as stability
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen, fastest
 from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
 from tickgraph.bench._options import Parser, count, say, target, value_name
+from tickgraph.bench._result import write_result
 from tickgraph.bench._verify_checks import MOMENT_LIMITS, STATE_LIMITS, References, Row, Subject
 from tickgraph.run.arguments import table
-from tickgraph.run.files import write_json
 from tickgraph.run.manifest import result_header
 from tickgraph.sim.platform import resolve_platform
 from tickgraph.tasks.registry import load
@@ -133,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def write(rows: list[Row], complete: bool) -> None:
         if options.json is not None:
-            write_json(options.json, result(case, rows, task.name, task.algo, time.monotonic() - began, complete))
+            seconds = time.monotonic() - began
+            write_result(options.json, result(case, rows, task.name, task.algo, seconds, complete), whole=complete)
 
     rows = verify(case, say, lambda rows: write(rows, complete=False))
     ok = all(row.ok for row in rows)
@@ -216,6 +217,6 @@ def _parser() -> Parser:
         "--size", choices=("auto", "task", "small"), default="auto",
         help="networks and batches of the task, or small ones (default: small on a CPU)",
     )  # fmt: skip
-    parser.add_argument("--json", type=target, metavar="FILE", help="write the result")
+    parser.add_argument("--json", type=target, metavar="FILE", help="write the result; - is standard output")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     return parser

@@ -29,6 +29,7 @@ class Clip:
         joint_pos, joint_vel: (T, J) rad, rad/s.
         body_pos_w, body_quat_w: (T, B, 3) m, (T, B, 4) w x y z, in the world.
         body_lin_vel_w, body_ang_vel_w: (T, B, 3) m/s of the body frame's origin, rad/s, in the world.
+        notes: what was assumed of its file or seems odd there, a line each.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Clip:
     body_quat_w: Tensor
     body_lin_vel_w: Tensor
     body_ang_vel_w: Tensor
+    notes: tuple[str, ...] = ()
 
     @property
     def frames(self) -> int:

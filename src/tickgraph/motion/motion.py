@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +60,7 @@ class Motion:
         if count > MAX_FRAMES:
             raise TickgraphError(f"{self.name} would have {count:,} frames at {target:g} fps; {_cut()}")
         parts = (torch.from_numpy(part) for part in (self.root_pos, self.root_quat, self.joint_pos))
-        return make_clip(self.name, self.skeleton, *parts, self.fps, target, tell)
+        return replace(make_clip(self.name, self.skeleton, *parts, self.fps, target, tell), notes=tuple(self.notes))
 
 
 def check_size(path: Path, size: int) -> None:

@@ -25,6 +25,7 @@ from tickgraph.motion.motion import (
 from tickgraph.motion.skeleton import Skeleton
 
 ASSUMED_FPS = 30.0  # of the retargeted LAFAN1 sets
+SLOWEST_STEP_S = 1.0  # between two frames; no motion is told so slowly
 ORDERS = ("xyzw", "wxyz")
 _TOLD_EVERY = 1000  # lines
 _TIMES = ("time", "t", "timestamp", "time_s")
@@ -83,7 +84,9 @@ def read_csv(
         fps = _rate(table[:, layout.time], path)
     if fps is None:
         fps = ASSUMED_FPS
-        notes.append(f"the file does not say its rate: {ASSUMED_FPS:g} frames per second assumed (--fps sets it)")
+        notes.append(
+            f"the file does not say its rate: {ASSUMED_FPS:g} frames per second assumed (--fps of `motion convert`)"
+        )
     quat = unit_quaternions(table[:, layout.quaternion], path, lambda frame: f"line {lines[frame]}")
     if upside_down(quat):
         other = "" if header is not None else f"; if it is not, try --quat {'wxyz' if order == 'xyzw' else 'xyzw'}"
@@ -169,6 +172,11 @@ def _rate(times: Floats, path: Path) -> float | None:
         raise TickgraphError(
             f"{path}: the column of times is not in even steps; give --fps to `tickgraph motion convert`, or resample "
             "the file"
+        )
+    if step >= SLOWEST_STEP_S:
+        raise TickgraphError(
+            f"{path}: the column of times goes up by {step:g} from line to line, expected seconds, which would be "
+            f"{1.0 / step:.2g} frames per second; are these milliseconds? Give them in seconds"
         )
     return float(np.round(1.0 / step, 3))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tickgraph.run.arguments import Command, Option
 
-JSON = Option("json", "FILE", "also write the result to FILE as JSON")
+JSON = Option(
+    "json", "FILE", "also write the result to FILE as JSON; - is standard output, and all else then goes to stderr"
+)
 DEBUG = Option("debug", "", "show a traceback when something fails")
 RUNS = Option("runs", "FOLDER", "where runs are kept (default: runs)")
 NUM_ENVS = Option("num-envs", "N", "worlds", "train.num_envs")
@@ -45,7 +47,8 @@ Everything is written into a new folder, runs/TASK/TIME: log, checkpoints, evalu
 Any value of the task can be changed, each with its type checked: `tickgraph train TASK --help` lists them all.
   tickgraph train cartpole_swingup --seed 3 --env.rewards.upright.weight 2 --train.algo.gamma 0.98
 
-Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-C ends at once. Go on with --resume.""",
+Ctrl-C (or SIGTERM, or a closed terminal) finishes the iteration, saves and ends with exit code 130; a second one ends
+at once, and what came after the last checkpoint is lost. Go on with --resume.""",
             (
                 ALGO,
                 SEED,
@@ -66,7 +69,7 @@ Ctrl-C finishes the iteration, saves and ends with exit code 130; a second Ctrl-
                 RUNS,
                 Option("resume", "RUN", "go on with this run from its newest checkpoint; TASK may be left out"),
                 Option("stop-after", "N", "stop after N iterations; the schedule stays that of --iterations"),
-                Option("json", "FILE", "also write the run's summary to FILE"),
+                Option("json", "FILE", "also write the run's summary to FILE; - is standard output"),
                 DEBUG,
             ),
             overrides=True,

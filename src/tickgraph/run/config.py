@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.fields import check_fields
+from tickgraph.core.program import MODES
 from tickgraph.core.rng import MOST_ROWS
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.learn.build import algo_name, check_algo
@@ -18,6 +19,7 @@ from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.learner import AlgoCfg
 from tickgraph.learn.path import KERNELS
 from tickgraph.learn.update import COMPILE_SCOPES
+from tickgraph.sim.platform import BACKENDS, DEVICES
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -62,6 +64,14 @@ class TrainCfg:
     """Film one episode at the end, where the machine can render."""
     seed: int = 0
     """Seed of every random draw."""
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        "device": (*DEVICES, "cuda:N"),
+        "backend": BACKENDS,
+        "execution": MODES,
+        "compile_scope": COMPILE_SCOPES,
+        "learner_kernels": KERNELS,
+        "matmul_precision": PRECISIONS,
+    }
     device: str = "auto"
     """cpu, cuda, or auto: a GPU where one can be used."""
     backend: str = "auto"

@@ -6,7 +6,10 @@ import importlib.util
 import os
 import platform
 import shutil
+import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -15,6 +18,16 @@ from typing import Any
 
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.manifest import machine, result_header, versions
+from tickgraph.run.packages import CACHE, compiler_cache_fault
+from tickgraph.run.panel import one_line
+
+# With what torch gives the compiler of its own code: the standard library, OpenMP, a shared library.
+_TRIAL = '#include <cmath>\n#include <omp.h>\nextern "C" int trial() { return omp_get_num_threads(); }\n'
+_TRIAL_WORDS = ("-x", "c++", "-std=c++17", "-O1", "-fPIC", "-shared", "-fopenmp")
+_TRIAL_S = 60  # seconds after which a compiler that says nothing is none
+
+
+_COMPILING = "compiling on the CPU"
 
 
 @dataclass(frozen=True)
@@ -28,9 +41,30 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at processors, packages, compiler, GPU, rendering and disk."""
-    found = [*_processors(), _physics(), *_torch(), _byte_code(), _compiler()]
-    return [*found, _gpu(), _gpu_extra(), _rendering(), _disk()]
+    """Look at processors, packages, compiler, GPU, rendering and disk; what cannot be looked at is a finding too."""
+    found: list[Finding] = []
+    fault = compiler_cache_fault()
+    if fault is not None:
+        found.append(Finding("compiler's cache", False, fault, "no task can be loaded before this is mended"))
+        os.environ.pop(CACHE)  # torch would not load with it, and there is more to look at
+    looks: dict[str, Callable[[], Finding | list[Finding]]] = {
+        "processors": _processors,
+        "physics": _physics,
+        "torch": _torch,
+        "byte code": _byte_code,
+        _COMPILING: _compiler,
+        "GPU": _gpu,
+        "gpu extra": _gpu_extra,
+        "rendering": _rendering,
+        "disk here": _disk,
+    }
+    for what, look in looks.items():
+        try:
+            seen = look()
+        except Exception as error:
+            seen = Finding(what, False, one_line(error), "this could not be looked at, and is likely not to work")
+        found += seen if isinstance(seen, list) else [seen]
+    return found
 
 
 def report(findings: list[Finding]) -> dict[str, Any]:
@@ -103,11 +137,34 @@ def _byte_code() -> Finding:
 def _compiler() -> Finding:
     from tickgraph.core.program import resolve_execution
 
+    eager = "runs go eager, several times slower"
     resolution = resolve_execution("auto", "cpu")
     if resolution.disable_reason:
-        return Finding("compiling on the CPU", False, resolution.disable_reason, "runs go eager, several times slower")
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++"))), "found")
-    return Finding("compiling on the CPU", True, compiler, "--execution compile works, and auto takes it")
+        return Finding(_COMPILING, False, resolution.disable_reason, eager)
+    names = ("clang++",) if sys.platform == "darwin" else ("g++", "clang++")
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX") or names[0], *names))), "")
+    refused = compile_fault(compiler) if sys.platform == "linux" else None
+    if refused is not None:
+        return Finding(_COMPILING, False, f"{compiler} compiles nothing: {refused}", f"{eager}; install g++ or set CXX")
+    return Finding(_COMPILING, True, compiler or "found", "--execution compile works, and auto takes it")
+
+
+def compile_fault(compiler: str) -> str | None:
+    """Return why a C++ compiler does not make a shared library of three lines, or None where it does."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "trial.cpp"), Path(folder, "trial.so")
+        source.write_text(_TRIAL)
+        command = [compiler, *_TRIAL_WORDS, str(source), "-o", str(library)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRIAL_S)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return one_line(error)
+        if done.returncode == 0 and library.exists():
+            return None
+        said = next(
+            (line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip() or "nothing said"
+        )
+        return f"exit code {done.returncode}, {said.splitlines()[0]}"
 
 
 def _gpu() -> Finding:

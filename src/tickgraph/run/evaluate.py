@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.room import check_room
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.env import Env
 from tickgraph.env.term import own_code
@@ -149,6 +150,7 @@ def play(player: Player, ignore_s: float = 0.0) -> EvalTrace:
     env = player.env
     steps, n = env.max_episode_length, env.num_envs
     names = env.recorder_manager.names
+    check_record_room(steps, n, [env.recorder_manager[name] for name in names])
     signals = {
         name: torch.zeros((steps, *env.recorder_manager[name].shape), dtype=env.recorder_manager[name].dtype)
         for name in names
@@ -171,6 +173,24 @@ def play(player: Player, ignore_s: float = 0.0) -> EvalTrace:
     counted[: round(ignore_s / env.step_dt)] = False
     lengths = played.sum(dim=0)
     return EvalTrace(env.step_dt, counted.cpu(), survived.cpu(), invalid.cpu(), returns.cpu(), lengths.cpu(), signals)
+
+
+def check_record_room(steps: int, episodes: int, rows: Iterable[Tensor]) -> None:
+    """Refuse to record more than the machine has memory for.
+
+    Args:
+        steps: of an episode at most.
+        episodes: how many are recorded at once.
+        rows: what each recorder gives of some worlds, (N, ...).
+
+    Raises:
+        TickgraphError: there is less left.
+    """
+    a_step = sum(row[:1].numel() * row.element_size() for row in rows)
+    # What was played and what counts, a byte each, and figures that take a copy.
+    wanted = 2 * steps * episodes * (a_step + 1)
+    advice = "use fewer episodes (evaluation.episodes) or shorter ones (evaluation.episode_s)"
+    check_room(wanted, torch.device("cpu"), f"the record of {episodes} episodes of {steps} steps", advice)
 
 
 def evaluate(task: Task, policy: Mapping[str, Tensor] | None) -> dict[str, Any]:
@@ -251,6 +271,7 @@ def check_figures(task: Task, backend: str) -> None:
     except (Exception, SystemExit):
         return  # it needs values; the environment itself says what is wrong with it
     steps = env.max_episode_length
+    check_record_room(steps, task.evaluation.episodes, made.values())  # now, and not behind the training
     signals = {name: torch.zeros((steps, *value.shape), dtype=value.dtype) for name, value in made.items()}
     yes, zeros = torch.ones(worlds, dtype=torch.bool), torch.zeros(worlds)
     counted, lengths = yes.expand(steps, worlds).clone(), torch.full((worlds,), steps)

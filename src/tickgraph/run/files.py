@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.run.output import descriptor_of, is_stream, write_stream
 
 TEMPORARY = ".tmp-"
 
@@ -60,6 +61,8 @@ def check_target(path: Path) -> Path:
     """
     if path.is_dir():
         raise TickgraphError(f"could not write {path}: it is a folder; name a file")
+    if descriptor_of(path) is not None:
+        raise TickgraphError(f"could not write {path}: a stream takes only results (--json); name a file")
     if path.exists() and not path.is_file():
         raise TickgraphError(f"could not write {path}: it is no ordinary file, which is what is replaced; name another")
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
@@ -71,9 +74,32 @@ def check_target(path: Path) -> Path:
     return path
 
 
+def check_result(path: Path) -> Path:
+    """Return `path` where a result can be written, as `check_target`; `-` and /dev/stdout are standard output.
+
+    Raises:
+        TickgraphError: as `check_target`, or it is a descriptor that is not open.
+    """
+    number = descriptor_of(path)
+    if number is not None:
+        try:
+            os.fstat(number)
+        except OSError as error:
+            raise write_error(path, error) from error
+    return path if is_stream(path) else check_target(path)
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as strict, indented JSON in UTF-8, atomically."""
+    """Write `value` as strict, indented JSON in UTF-8: a file atomically, a stream (`-`, a pipe) as it is."""
     text = json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    if is_stream(path):
+        try:
+            write_stream(path, text)
+        except BrokenPipeError:
+            raise  # the reader has gone: no fault of anybody's
+        except OSError as error:
+            raise write_error(path, error) from error
+        return
     write_atomically(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))
 
 
@@ -107,14 +133,21 @@ def write_error(path: Path, error: OSError) -> TickgraphError:
     return TickgraphError(f"could not write {path}: {reason}")
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where they are not there.
+def make_folder(folder: Path, parents: bool = True) -> None:
+    """Make a folder where it is not there, and those above it.
+
+    Args:
+        folder: the folder.
+        parents: False for one that a person has named, where a folder above it that is not there is a typo.
 
     Raises:
         TickgraphError: it cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=parents, exist_ok=True)
+    except FileNotFoundError:
+        missing = next(path for path in reversed(folder.parents) if not path.exists())
+        raise TickgraphError(f"could not make {folder}: there is no folder {missing}; make it first") from None
     except OSError as error:
         raise write_error(folder, error) from error
 

@@ -128,6 +128,11 @@ def find(reference: str, root: Path = Path("runs")) -> RunFolder:
         if path.is_dir():
             run = RunFolder(path)
             if not run.config.is_file():
+                if run.manifest.is_file() or run.checkpoints.is_dir():
+                    raise TickgraphError(
+                        f"{path} is a run's folder whose {run.config.name} is gone, which says what was trained: put "
+                        "it back; nothing else in the folder is lost"
+                    )
                 if run.summary.is_file():
                     raise TickgraphError(f"the run in {path} ended before it began; start it anew under another name")
                 raise TickgraphError(f"{path} is no run's folder: it has no {run.config.name}{_newest_hint(path)}")

@@ -21,7 +21,7 @@ FILM_FPS = 30
 FILM_SIZE = (640, 480)
 _FPS = Option("fps", "N", "frames per second of FILE (default: its own; 30 for a CSV that does not say)")
 _QUAT = Option("quat", "ORDER", "xyzw or wxyz: order of FILE's quaternions, where columns have no names")
-_JSON = Option("json", "FILE", "also write the result to FILE as JSON")
+_JSON = Option("json", "FILE", "also write the result to FILE as JSON; - is standard output")
 _DEBUG = Option("debug", "", "show a traceback when something fails")
 _FORMATS = """\
 FILE is a CSV (root position, root quaternion x y z w, 29 joints; or with the columns' names in the first line), an npz
@@ -135,11 +135,11 @@ def _convert(parsed: Parsed, target: Path) -> int:
 
 def _info(parsed: Parsed) -> int:
     from tickgraph.motion.figures import figures
-    from tickgraph.run.files import check_target, write_json
+    from tickgraph.run.files import check_result, write_json
     from tickgraph.run.manifest import result_header
 
     if parsed.get("json") is not None:
-        check_target(Path(str(parsed.get("json"))))
+        check_result(Path(str(parsed.get("json"))))
     motion, source = _read(parsed)
     value = {"file": str(source), **figures(motion.clip(), motion.skeleton)}
     value["notes"] = [*motion.notes, *findings(value)]
@@ -207,7 +207,7 @@ def _synth(parsed: Parsed) -> int:
     from tickgraph.run.files import make_folder, write_atomically
 
     folder = Path(str(parsed.subject))
-    make_folder(folder)
+    make_folder(folder, parents=False)
     for name in CLIPS:
         clip = synthesize(name)
         arrays = clip.short_arrays()

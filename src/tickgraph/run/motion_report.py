@@ -6,6 +6,8 @@ from typing import Any
 
 from tickgraph.run.arguments import table
 
+DEGREES = 7.0  # rad, which no joint turns: an angle beyond it is likely one in degrees
+
 
 def findings(value: dict[str, Any]) -> list[str]:
     """Return what a person should know of a motion before training on it."""
@@ -21,9 +23,10 @@ def findings(value: dict[str, Any]) -> list[str]:
     outside = [joint for joint in value["joints"] if joint["frames_outside"]]
     if outside:
         worst = max(outside, key=lambda joint: joint["worst_excess"])
+        degrees = "; are these degrees? Radians are expected" if worst["worst_excess"] > DEGREES else ""
         found.append(
             f"{len(outside)} joint{'' if len(outside) == 1 else 's'} beyond the limits, {worst['joint']} by up to "
-            f"{worst['worst_excess']:.2f} rad in {worst['frames_outside']} frames"
+            f"{worst['worst_excess']:.2f} rad in {worst['frames_outside']} frames{degrees}"
         )
     if value["lowest_sole"] < -0.02:
         found.append(f"a foot sinks {-value['lowest_sole']:.3f} m into the ground")

@@ -1,7 +1,8 @@
-"""A package that tickgraph needs and that is not installed, as one line that says what to run."""
+"""What torch and the others need to load, as one line that says what to do: packages, a folder to compile in."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ PACKAGES = {
     "mujoco_warp": "tickgraph[gpu]",
     "warp": "tickgraph[gpu]",
 }
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _HERE = str(Path(__file__).parents[1])
 _LIBRARIES = ("site-packages", "dist-packages")
 
@@ -46,3 +48,23 @@ def missing_package(error: BaseException | None) -> TickgraphError | None:
     return TickgraphError(
         f"the package for {module!r} is not installed in this Python; run: pip install '{PACKAGES[module]}'"
     )
+
+
+def compiler_cache_fault() -> str | None:
+    """Return why torch cannot keep what it compiles where the environment says; else None. It does not load then."""
+    given = os.environ.get(CACHE)
+    if not given:
+        return None
+    folder = os.path.abspath(given)
+    try:
+        os.makedirs(folder, exist_ok=True)  # as torch does
+    except OSError as error:
+        return f"{CACHE} is {given!r}, which cannot be made: {error.strerror}"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"{CACHE} is {given!r}, which cannot be written"
+
+
+def check_compiler_cache() -> None:
+    """Raise TickgraphError where torch could not keep what it compiles."""
+    fault = compiler_cache_fault()
+    if fault is not None:
+        raise TickgraphError(f"{fault}; name a folder that can be written, or unset it")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.run.output import audience
 from tickgraph.run.packages import missing_package
 
 
@@ -72,11 +72,12 @@ class LivePanel:
         from rich.console import Console
         from rich.live import Live
 
-        self._title = title
+        self._title, self._stream = title, stream
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
-        self._live.start()
-        self._live.update(f"{title}: building and compiling, this takes up to a few minutes", refresh=True)
+        with audience(stream):
+            self._live.start()
+            self._live.update(f"{title}: building and compiling, this takes up to a few minutes", refresh=True)
 
     def update(self, row: dict[str, Any], progress: Progress) -> None:
         """Draw the row."""
@@ -103,15 +104,18 @@ class LivePanel:
         total = progress.wall_s + progress.left_s if progress.left_s is not None else None
         bar = Table.grid(expand=True)
         bar.add_row(ProgressBar(total=total or 1.0, completed=progress.wall_s if total else 0.0))
-        self._live.update(Box(Group(head, bar, tables), title=self._title), refresh=True)
+        with audience(self._stream):
+            self._live.update(Box(Group(head, bar, tables), title=self._title), refresh=True)
 
     def note(self, text: str) -> None:
         """Print one line above the panel."""
-        self._console.print(text, markup=False, highlight=False)
+        with audience(self._stream):
+            self._console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
         """Stop drawing; the last panel stays on the screen."""
-        self._live.stop()
+        with audience(self._stream):
+            self._live.stop()
 
 
 def _figures(name: str, keys: Any, row: dict[str, Any]) -> Any:
@@ -129,7 +133,7 @@ def number(value: Any) -> str:
         return "-"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def duration(seconds: float | None) -> str:
@@ -144,10 +148,8 @@ def duration(seconds: float | None) -> str:
 def tell(text: str, stream: IO[str] | None = None) -> None:
     """Say one line on `stream`, by default stdout; a reader that has gone is no reason to stop a run."""
     stream = sys.stdout if stream is None else stream
-    try:
+    with audience(stream):
         print(text, file=stream, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def warn(text: str) -> None:

@@ -17,6 +17,10 @@ class Ending:
     env_steps: int = 0
     wall_s: float = 0.0
     tail_env_steps_per_sec: float | None = None
+    saved_iteration: int | None = None
+    """Iteration of the newest checkpoint; None as long as there is none."""
+    other_processes: float | None = None
+    """Processors, of those that this process may use, that other processes took while it trained steadily."""
     overflow: dict[str, int] = field(default_factory=dict)
     """Capacities of the simulation that were exceeded, with how often."""
     startup_s: dict[str, float] = field(default_factory=dict)
@@ -29,15 +33,26 @@ class Ending:
     finished: bool = False
     """All iterations, or the whole time budget, are behind it."""
 
+    def lost(self) -> str:
+        """Return what ending at once costs, as words behind "which"."""
+        saved = self.saved_iteration or 0
+        if self.iteration == 0:
+            return "loses nothing, as no iteration is over"
+        if saved >= self.iteration:
+            return f"loses nothing of its {self.iteration} iterations"
+        return f"loses what came after iteration {saved}"
+
     def facts(self) -> dict[str, Any]:
         """Return what the summary says of it."""
         return {
             "status": self.status,
             "reason": self.reason,
             "iteration": self.iteration,
+            "saved_iteration": self.saved_iteration,
             "env_steps": self.env_steps,
             "wall_s": self.wall_s,
             "tail_env_steps_per_sec": self.tail_env_steps_per_sec,
+            "other_processes": self.other_processes,
             "overflow": self.overflow,
             "startup_s": self.startup_s,
         }
@@ -57,6 +72,17 @@ class Schedule:
         # The random actions of the warm-up fill the replay at least as far as one sample needs.
         ticks = max(self.train.learning_starts, self.min_ticks)
         self.warmup = math.ceil(ticks / self.train.ticks_per_iteration)
+
+    @property
+    def warmup_is_forced(self) -> bool:
+        """Return whether the warm-up is longer than was asked for."""
+        return self.train.learning_starts < self.min_ticks
+
+    @property
+    def warmup_reason(self) -> str:
+        """Which setting makes the warm-up as long as it is."""
+        asked = f"train.learning_starts is {self.train.learning_starts}"
+        return f"{asked}, but one sample takes {self.min_ticks} ticks" if self.warmup_is_forced else asked
 
     @property
     def total_updates(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +17,17 @@ from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, check_figures, evaluate
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import MetricsLog
+from tickgraph.run.motion_notes import motion_notes, note_lines
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
+from tickgraph.run.resume import check_checkpoints, check_stop, nothing_left, resumed_lines
 from tickgraph.run.schedule import Ending
-from tickgraph.run.settings import apply_overrides, write_config
+from tickgraph.run.settings import write_config
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
 from tickgraph.run.startup import StartUp
 from tickgraph.run.trainer import Trainer
 from tickgraph.run.video import record_video
 from tickgraph.sim.platform import resolve_platform
-
-# What may change when a run goes on: how long, how often it reports, how it is judged. Anything else is another run.
-RESUMABLE = (
-    *("train.iterations", "train.lr_iterations", "train.time_budget_s", "train.log_interval"),
-    *("train.checkpoint_interval", "train.checkpoint_replay", "train.keep_checkpoints", "train.video"),
-)
-RESUMABLE_ROOTS = ("evaluation.", "video.")
-
-
-def prepare_resume(task: Task, overrides: Sequence[str]) -> list[str]:
-    """Apply what may change in a resumed run; returns lines that say what that does to the learning rate.
-
-    Raises:
-        TickgraphError: an override would make it another run.
-    """
-    old = task.train.iterations
-    changed = apply_overrides(task, overrides)
-    for path in changed:
-        if path not in RESUMABLE and not path.startswith(RESUMABLE_ROOTS):
-            raise TickgraphError(
-                f"--{path} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can. Start a new run for it"
-            )
-    train = task.train
-    if "train.lr_iterations" in changed:
-        return [f"the learning rate now falls over {train.lr_iterations} iterations: it jumps to that curve"]
-    if train.iterations == old:
-        return []
-    train.lr_iterations = train.lr_iterations or old
-    if train.iterations > train.lr_iterations:
-        rest = "iterations beyond it run at the schedule's final rate"
-    else:
-        rest = "the run ends before the schedule does"
-    return [
-        f"{train.iterations} iterations instead of {old}: the learning rate keeps its horizon of {train.lr_iterations} "
-        f"iterations, and {rest} (--train.lr-iterations sets another horizon)"
-    ]
 
 
 def run_training(
@@ -97,8 +63,10 @@ def run_training(
     task.train.device, task.train.backend = platform.device, platform.backend
     if platform.note:
         warn(platform.note)
-    if resume and nothing_left(task, run, say):
-        return 0
+    if resume:
+        check_checkpoints(run)
+        if nothing_left(task, run, say):
+            return 0
     lock = folder.lock(run)
     try:
         with memory_for("this run"):
@@ -121,25 +89,6 @@ def run_training(
         os.close(lock)
 
 
-def nothing_left(task: Task, run: RunFolder, say: Callable[[str], object]) -> bool:
-    """Say so and return True when a completed run has no iteration and no second of its budget left."""
-    try:
-        summary = manifest.read_summary(run)
-    except TickgraphError:
-        return False
-    if summary["status"] != "completed":
-        return False
-    budget, spent = task.train.time_budget_s, float(summary.get("wall_s") or 0.0)
-    if summary["iteration"] >= task.train.iterations:
-        say(f"{run.path}: nothing is left, all {task.train.iterations} iterations are done; --iterations N goes on")
-        return True
-    if budget is not None and spent >= budget:
-        used = f"the time budget of {budget:g} s ({spent:.0f} s used)"
-        say(f"{run.path}: nothing is left of {used}; --time-budget S goes on")
-        return True
-    return False
-
-
 def _train(
     task: Task,
     run: RunFolder,
@@ -160,19 +109,27 @@ def _train(
             warn(problem)
         if saved is None:
             say(f"{run.path} has no checkpoint yet; it starts from the first iteration")
+        check_stop(run, stop_after, saved.iteration if saved is not None else 0)
+    sessions = _sessions(run)
     check_figures(task, task.train.backend)
     startup.reached("loaded_s")  # Python, libraries and the task's settings
     trainer = Trainer(task, run, interrupts, ending, startup)
     if trainer.schedule.warmup >= task.train.iterations:
         warn(
             f"all {task.train.iterations} iterations lie within the {trainer.schedule.warmup} of random actions "
-            "(train.learning_starts): nothing is learned"
+            f"({trainer.schedule.warmup_reason}): nothing is learned"
         )
+    elif trainer.schedule.warmup_is_forced and not resume:
+        say(f"updates begin after {trainer.schedule.warmup} iterations: {trainer.schedule.warmup_reason}")
+    notes = motion_notes(task, trainer.env.step_dt)
+    for line in note_lines(notes) if not resume else ():
+        say(line)
     trainer.prepare()
     if saved is not None:
         trainer.resume(saved)
         write_config(run.config, task)
-        say(f"resumed {saved.path} at iteration {saved.iteration}")
+        for line in resumed_lines(task, run, saved):
+            say(line)
     # The summary says how the run ended, and now it has not: a kill from here on leaves none that says "completed".
     ending.begun = True
     run.summary.unlink(missing_ok=True)
@@ -180,7 +137,7 @@ def _train(
     if saved is None:
         trainer.start()
     del saved
-    session = _begin_manifest(trainer, run, ending.iteration)
+    session = _begin_manifest(trainer, run, sessions, ending.iteration, notes)
     panel = make_panel(f"{task.name}: {run.path}")
     try:
         panel.note(_how(trainer))
@@ -285,15 +242,20 @@ def newest_policy(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:
     return {name: value for name, value in learn.items() if name.startswith(POLICY)}, saved.iteration
 
 
-def _begin_manifest(trainer: Trainer, run: RunFolder, iteration: int) -> dict[str, Any]:
-    """Write the manifest as the run begins or goes on; returns the list of its sessions, this one included."""
-    sessions: list[Any] = []
-    if run.manifest.exists():
-        sessions = list(manifest.read_manifest(run).get("sessions") or [])
+def _sessions(run: RunFolder) -> list[Any]:
+    """Return the list of a run's sessions so far; asked before anything is written, as its manifest may be damaged."""
+    return list(manifest.read_manifest(run).get("sessions") or []) if run.manifest.exists() else []
+
+
+def _begin_manifest(
+    trainer: Trainer, run: RunFolder, sessions: list[Any], iteration: int, notes: dict[str, list[str]]
+) -> dict[str, Any]:
+    """Write the manifest as the run begins or goes on; returns its sessions, this one included, and its notes."""
     state = manifest.source_state()
-    sessions.append({"started": manifest.now(), "from_iteration": iteration, "versions": manifest.versions(), **state})
-    manifest.write_manifest(run, sessions=sessions, **trainer.manifest_facts())
-    return {"sessions": sessions}
+    this = {"started": manifest.now(), "from_iteration": iteration, "versions": manifest.versions(), **state}
+    session = {"sessions": [*sessions, this], "motion_notes": notes}
+    manifest.write_manifest(run, **session, **trainer.manifest_facts())
+    return session
 
 
 def _how(trainer: Trainer) -> str:

@@ -41,8 +41,9 @@ class Setting:
 
     @property
     def type_name(self) -> str:
-        """The type as a reader of the help sees it."""
-        return type_name(self.type)
+        """The type as a reader of the help sees it; a word from a few is each of them."""
+        choices = getattr(type(self.owner), "choices", {}).get(self.key)
+        return type_name(self.type) if choices is None else f"one of {', '.join(choices)}"
 
 
 def settings(task: Task) -> Iterator[Setting]:

@@ -1,47 +1,51 @@
-"""Ctrl-C and SIGTERM: training finishes its iteration and saves; a second one, or one before training, ends at once."""
+"""Ctrl-C, SIGTERM, a closed terminal: training ends its iteration and saves; a second, or one before, ends at once."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+from tickgraph.run.output import say_at_once
 
 EXIT_INTERRUPTED = 130  # of every run that a signal ended, whichever signal it was
 
 
 class Interrupts:
-    """What this process does on SIGINT and SIGTERM.
+    """What this process does on SIGINT, SIGTERM and SIGHUP; the last is left alone where it was ignored (`nohup`).
 
     Until `defer` is called, a signal runs `at_exit` and ends the process with code 130: nothing is under way that could
-    be saved. Afterwards the first signal only sets `requested`, for the training loop to see between two iterations,
-    and the second one ends the process as before. Whatever is on the disk is whole at any moment, so ending at once
-    costs no more than the work since the last checkpoint.
+    be saved. Afterwards the first signal only says what `at_first` returns and sets `requested`, for the training loop
+    to see between two iterations, and the second one ends the process as before. Whatever is on the disk is whole at
+    any moment, so ending at once costs no more than the work since the last checkpoint.
 
     It imports nothing slow, so that it can be installed before anything else is.
     """
 
     def __init__(self) -> None:
         self.requested: str | None = None
+        self.requested_twice = False
         self.at_exit: Callable[[str], object] | None = None
+        self.at_first: Callable[[str], str] | None = None
         self._deferred = False
         self._before: dict[int, Any] = {}
 
     def install(self) -> Interrupts:
-        """Take over both signals; returns itself."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
+        """Take over the signals; returns itself."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
         return self
 
     def ignore(self) -> None:
         """Turn a deaf ear from here on: everything is done, and leaving the interpreter is not to be disturbed."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._before:
             signal.signal(number, signal.SIG_IGN)
 
     def restore(self) -> None:
-        """Give both signals back to whoever had them."""
+        """Give the signals back to whoever had them."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -52,15 +56,16 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         first = self.requested is None
-        self.requested = self.requested or name
+        self.requested, self.requested_twice = self.requested or name, not first
         if self._deferred and first:
+            if self.at_first is not None:
+                say_at_once(self.at_first(name))
             return
         self.ignore()
         try:
             if self.at_exit is not None:
                 self.at_exit(name)
-            if sys.stdout.isatty():
-                sys.stdout.write("\x1b[?25h\n")  # a live panel hides the cursor
-            sys.stdout.flush()
+            if os.isatty(1):
+                os.write(1, b"\x1b[?25h\n")  # a live panel hides the cursor
         finally:
             os._exit(EXIT_INTERRUPTED)

@@ -25,6 +25,7 @@ from tickgraph.run.evaluate import POLICY, evaluation_seed
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.iteration import Iteration
 from tickgraph.run.log import MetricsLog
+from tickgraph.run.neighbours import Neighbours, advice
 from tickgraph.run.panel import Panel, Progress, tell, warn
 from tickgraph.run.precision import set_precision
 from tickgraph.run.readout import Reading, Readout
@@ -34,6 +35,7 @@ from tickgraph.run.startup import FIRST_TICK, StartUp
 from tickgraph.sim.platform import resolve_platform
 
 PENDING = "learner/pending/"  # the same tensors as the policy's
+NEIGHBOURS = "other processes"
 TAIL = 100  # iterations that tail_env_steps_per_sec looks back over
 _RENAMED = {"loss/critic_lr": "lr/critic", "loss/actor_lr": "lr/actor"}  # rates are no losses
 
@@ -83,6 +85,7 @@ class Trainer:
         self._recent: deque[float] = deque(maxlen=TAIL + 1)
         self._steady_from = 1
         self._seen_checks: set[str] = set()
+        self._neighbours: Neighbours | None = None
         self._wall_at_row = 0.0
         self._capacities = list(self.env.sim.overflow())
         self._readout = Readout(
@@ -187,6 +190,7 @@ class Trainer:
         self.learner.set_horizon(self.schedule.total_updates)
         self.ending.iteration, self.ending.env_steps = saved.iteration, saved.extra["env_steps"]
         self._spent_before = self.ending.wall_s = saved.extra["wall_s"]
+        self.ending.saved_iteration = saved.iteration
 
     def save(self) -> None:
         """Write a checkpoint of everything that the next iteration reads."""
@@ -204,6 +208,7 @@ class Trainer:
         }
         state = {"env": self.env.state_dict(), "learn": learn}
         checkpoint.save(self.run, self.task.name, self.ending.iteration, state, extra, train.keep_checkpoints)
+        self.ending.saved_iteration = self.ending.iteration
 
     def policy(self) -> dict[str, Tensor]:
         """Return the policy's tensors by name, for evaluation."""
@@ -240,7 +245,7 @@ class Trainer:
         self.iteration.connect()
         self._wall_at_row, self._steps_at_row = self.wall_s(), ending.env_steps
         self._readout.start()
-        saved_at, steady = ending.iteration, False
+        steady = False
         while ending.iteration < last and not self._interrupts.requested and not self._out_of_time():
             ending.iteration += 1
             self._iterate(ending.iteration, steady)
@@ -249,6 +254,7 @@ class Trainer:
                 steady = self._become_steady()
             self._recent.append(time.monotonic())
             ending.wall_s = self.wall_s()
+            self._look_around()
             if ending.iteration % train.log_interval == 0 or ending.iteration == train.iterations:
                 self._take_row()
             self._write_rows()
@@ -256,12 +262,12 @@ class Trainer:
                 self._write_rows(drain=True)
                 log.sync()
                 self.save()
-                saved_at = ending.iteration
         self._write_rows(drain=True)
         ending.wall_s = self.wall_s()
         ending.tail_env_steps_per_sec = self._tail_speed()
+        ending.other_processes = self._neighbours.mean() if self._neighbours is not None else None
         self._name_ending(last)
-        if saved_at != ending.iteration:
+        if ending.saved_iteration != ending.iteration:
             log.sync()
             self.save()
 
@@ -289,6 +295,7 @@ class Trainer:
         self._interrupts.defer()
         self._write_rows(drain=True)
         self._steady_from = self.iteration.count
+        self._neighbours = Neighbours()
         with self.iteration.between():
             self._readout.start()
         self._wall_at_row = self.wall_s()
@@ -303,6 +310,16 @@ class Trainer:
             self._readout.take(self.iteration.count, (self.ending.iteration, self.ending.env_steps))
             self.env.stats.clear()
             self.cycle.metrics.clear()
+
+    def _look_around(self) -> None:
+        """Tell once where other processes take processors that training counts on."""
+        taken = self._neighbours.look() if self._neighbours is not None else None
+        if taken is None or (self._on_cuda and not self.bridged):
+            return
+        text = advice(taken, self._update_threads)
+        if text is not None and NEIGHBOURS not in self._seen_checks:
+            self._seen_checks.add(NEIGHBOURS)
+            warn(text)
 
     def _write_rows(self, drain: bool = False) -> None:
         """Write the rows that have arrived: on a GPU some iterations late, or all of them after waiting for it."""

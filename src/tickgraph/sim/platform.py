@@ -28,6 +28,9 @@ _TRAITS = {
     "mjwarp": _Traits(("cuda", "cpu"), ("mujoco_warp", "warp"), "gpu"),
 }
 
+BACKENDS = (AUTO, *_TRAITS)
+_CALLED = {"gpu": "cuda", "nvidia": "cuda"}  # what people say
+
 
 @dataclass(frozen=True)
 class Platform:
@@ -110,7 +113,8 @@ def _checked_kind(device: str) -> str:
         return device
     kind, _, index = device.partition(":")
     if kind != "cuda" or (":" in device and not index.isdigit()):
-        hint = nearby(device, DEVICES) or f"use one of {', '.join(DEVICES)}"
+        meant = _CALLED.get(kind.lower())
+        hint = f"did you mean {meant!r}?" if meant else nearby(device, DEVICES) or f"use one of {', '.join(DEVICES)}"
         raise TickgraphError(f"device {device!r} is unknown; {hint}")
     if not torch.cuda.is_available():
         why = "torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable GPU"

@@ -1,0 +1,131 @@
+"""What may change when a run goes on, and when it cannot: nothing is left, or what it had learned is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.run import checkpoint, manifest
+from tickgraph.run.config import Task
+from tickgraph.run.folder import RunFolder
+from tickgraph.run.log import iter_rows
+from tickgraph.run.settings import apply_overrides
+
+# On how many threads, how long, how often it reports, how it is judged. Anything else is another run.
+TORCH_THREADS = ("train.tick_threads", "train.update_threads")
+RESUMABLE = (
+    *("train.iterations", "train.lr_iterations", "train.time_budget_s", "train.log_interval"),
+    *("train.checkpoint_interval", "train.checkpoint_replay", "train.keep_checkpoints", "train.video"),
+    *("train.physics_threads", *TORCH_THREADS),
+)
+RESUMABLE_ROOTS = ("evaluation.", "video.")
+
+
+def prepare_resume(task: Task, overrides: Sequence[str]) -> list[str]:
+    """Apply what may change in a resumed run; returns lines that say what that does to the run's numbers.
+
+    Raises:
+        TickgraphError: an override would make it another run.
+    """
+    old = task.train.iterations
+    changed = apply_overrides(task, overrides)
+    for path in changed:
+        if path not in RESUMABLE and not path.startswith(RESUMABLE_ROOTS):
+            raise TickgraphError(
+                f"--{path} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can. Start a new run for it"
+            )
+    threads = [path for path in TORCH_THREADS if path in changed]
+    lines = [f"other {' and '.join(threads)}: sums may round otherwise, so the run goes on, not bit for bit"]
+    return [*(lines if threads else []), *_of_rate(task, old, changed)]
+
+
+def _of_rate(task: Task, old: int, changed: Sequence[str]) -> list[str]:
+    """Return lines that say what a new number of iterations does to the learning rate; `old` is the number before."""
+    train = task.train
+    if "train.lr_iterations" in changed:
+        return [f"the learning rate now falls over {train.lr_iterations} iterations: it jumps to that curve"]
+    if train.iterations == old:
+        return []
+    train.lr_iterations = train.lr_iterations or old
+    if train.iterations > train.lr_iterations:
+        rest = "iterations beyond it run at the schedule's final rate"
+    else:
+        rest = "the run ends before the schedule does"
+    return [
+        f"{train.iterations} iterations instead of {old}: the learning rate keeps its horizon of {train.lr_iterations} "
+        f"iterations, and {rest} (--train.lr-iterations sets another horizon)"
+    ]
+
+
+def reached(run: RunFolder) -> tuple[int, str]:
+    """Return the last iteration that a run's summary or log tells of, 0 for none, and the name of the file."""
+    logged = 0
+    if run.metrics.is_file():
+        for row in iter_rows(run.metrics):
+            logged = row["iteration"]
+    try:
+        summed = int(manifest.read_summary(run)["iteration"])
+    except TickgraphError:
+        summed = 0
+    return max((logged, run.metrics.name), (summed, run.summary.name))
+
+
+def check_checkpoints(run: RunFolder) -> None:
+    """Refuse to begin a run anew, over its log, when all that is missing is its checkpoints.
+
+    Raises:
+        TickgraphError: it has iterations behind it and no checkpoint.
+    """
+    if checkpoint.files(run):
+        return
+    iteration, told = reached(run)
+    if iteration:
+        raise TickgraphError(
+            f"{run.path} has {iteration:,} iterations behind it ({told}), but no checkpoint is in {run.checkpoints}; "
+            "put them back there, or start a new run"
+        )
+
+
+def nothing_left(task: Task, run: RunFolder, say: Callable[[str], object]) -> bool:
+    """Say so and return True when a completed run has no iteration and no second of its budget left."""
+    try:
+        summary = manifest.read_summary(run)
+    except TickgraphError:
+        return False
+    if summary["status"] != "completed":
+        return False
+    budget, spent = task.train.time_budget_s, float(summary.get("wall_s") or 0.0)
+    if summary["iteration"] >= task.train.iterations:
+        say(f"{run.path}: nothing is left, all {task.train.iterations} iterations are done; --iterations N goes on")
+        return True
+    if budget is not None and spent >= budget:
+        used = f"the time budget of {budget:g} s ({spent:.0f} s used)"
+        say(f"{run.path}: nothing is left of {used}, which counts the whole run; --time-budget S goes on")
+        return True
+    return False
+
+
+def resumed_lines(task: Task, run: RunFolder, saved: checkpoint.Checkpoint) -> list[str]:
+    """Return what a person is told of where a run goes on, and what its limits count."""
+    lines = [f"resumed {saved.path} at iteration {saved.iteration}"]
+    last, told = reached(run)
+    if last > saved.iteration:
+        lines[0] += f"; {told} tells of iteration {last}: what came after {saved.iteration} is trained again"
+    budget, spent = task.train.time_budget_s, float(saved.extra["wall_s"])
+    if budget is not None:
+        left = max(0.0, budget - spent)
+        lines.append(f"the time budget of {budget:g} s counts the whole run: {spent:.0f} s are used, {left:.0f} s left")
+    return lines
+
+
+def check_stop(run: RunFolder, stop_after: int | None, iteration: int) -> None:
+    """Refuse to stop after what is over already.
+
+    Raises:
+        TickgraphError: the run has as many iterations behind it, or more.
+    """
+    if stop_after is not None and stop_after <= iteration:
+        raise TickgraphError(
+            f"--stop-after is {stop_after}, but {run.path} has {iteration} iterations behind it, and the number counts "
+            "the whole run; give a larger one"
+        )

@@ -1,0 +1,148 @@
+"""Going on with a run: what is refused before anything is touched, and what a person is told."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from run_toys import TASK, resume, rows, start, train
+
+from tickgraph import cli
+from tickgraph.run import checkpoint, manifest
+from tickgraph.run.folder import RunFolder
+from tickgraph.run.schedule import Ending
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contents(run: RunFolder) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the one line on stderr."""
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def drop_checkpoints(run: RunFolder) -> None:
+    for path in checkpoint.files(run):
+        path.unlink()
+    run.checkpoints.rmdir()
+
+
+@pytest.mark.parametrize("iterations", [6, 12], ids=["nothing would be left", "some would be left"])
+@pytest.mark.parametrize("told_by", ["run_summary.json", "metrics.jsonl"])
+def test_a_run_whose_checkpoints_are_gone_is_left_as_it_is(
+    iterations: int, told_by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train("one", "--iterations", "6")
+    drop_checkpoints(run)
+    if told_by == "metrics.jsonl":
+        run.summary.unlink()
+    before = contents(run)
+    capsys.readouterr()
+    resume(run, "--iterations", str(iterations), code=2)
+    assert f"has 6 iterations behind it ({told_by}), but no checkpoint is in" in told(capsys)
+    assert contents(run) == before
+
+
+def test_a_run_that_had_not_saved_yet_starts_over_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "6")
+    drop_checkpoints(run)
+    for path in (run.summary, run.manifest, run.metrics):
+        path.unlink()
+    capsys.readouterr()
+    resume(run)
+    assert "has no checkpoint yet; it starts from the first iteration" in capsys.readouterr().out
+    assert [row["iteration"] for row in rows(run)] == list(range(1, 7))
+
+
+def test_what_a_resumed_run_counts_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "20", "--stop-after", "9")
+    (run.checkpoints / "iteration_000000009.safetensors").unlink()
+    capsys.readouterr()
+    for number in ("3", "5"):
+        before = manifest.read_summary(run)
+        resume(run, "--stop-after", number, code=2)
+        assert f"--stop-after is {number}, but {run.path} has 5 iterations behind it" in told(capsys)
+        assert manifest.read_summary(run) == before
+    resume(run, "--stop-after", "6", "--time-budget", "900")
+    said = capsys.readouterr().out
+    assert "at iteration 5; run_summary.json tells of iteration 9: what came after 5 is trained again" in said
+    assert "the time budget of 900 s counts the whole run: " in said
+
+
+def test_threads_may_change_and_what_that_means_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "12", "--stop-after", "6")
+    capsys.readouterr()
+    resume(run, "--train.update-threads", "1", "--train.physics-threads", "1", "--stop-after", "8")
+    said = capsys.readouterr().out
+    assert "other train.update_threads: sums may round otherwise, so the run goes on, not bit for bit" in said
+    assert {"physics": 1, "tick": 1, "update": 1} == manifest.read_manifest(run)["threads"]
+    resume(run, "--train.physics-threads", "2")
+    assert "bit for bit" not in capsys.readouterr().out
+
+
+def test_a_folder_without_its_configuration_is_named_as_that(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "6")
+    run.config.unlink()
+    for words in (["train", "--resume"], ["eval"]):
+        capsys.readouterr()
+        assert cli.main([*words, str(run.path)]) == 2
+        assert "is a run's folder whose config.yaml is gone" in told(capsys)
+
+
+def test_a_damaged_manifest_is_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "9", "--stop-after", "6")
+    run.manifest.write_text("{}")
+    before = {name: data for name, data in contents(run).items() if ".lock" not in name}
+    capsys.readouterr()
+    resume(run, code=2)
+    assert "run_manifest.json lacks" in told(capsys)
+    assert {name: data for name, data in contents(run).items() if ".lock" not in name} == before
+
+
+def test_a_second_interrupt_says_what_it_cost() -> None:
+    process = start("one", "--ticks", "100", "--train.checkpoint-interval", "1000")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, second = process.communicate(timeout=60)
+    run = RunFolder(Path("runs") / TASK / "one")
+    cost = "which loses what came after iteration 0"
+    assert process.returncode == 130
+    assert first == f"SIGINT: finishing the iteration and saving; again to end at once, {cost}\n"
+    assert second == f"interrupted by SIGINT, {cost}; the run is in {run.path}\n"
+    summary = manifest.read_summary(run)
+    assert (summary["status"], summary["saved_iteration"]) == ("interrupted", 0)
+    assert summary["reason"] == f"SIGINT again after {summary['iteration']} iterations"
+
+
+@pytest.mark.parametrize(
+    ("iteration", "saved", "words"),
+    [
+        (0, None, "loses nothing, as no iteration is over"),
+        (9, 0, "loses what came after iteration 0"),
+        (9, 5, "loses what came after iteration 5"),
+        (9, 9, "loses nothing of its 9 iterations"),
+    ],
+)
+def test_what_ending_at_once_costs(iteration: int, saved: int | None, words: str) -> None:
+    assert Ending(iteration=iteration, saved_iteration=saved).lost() == words
+
+
+def test_an_interrupt_before_a_run_goes_on_leaves_its_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tickgraph.run import session
+    from tickgraph.run.signals import Interrupts
+
+    run = train("one", "--iterations", "6")
+    before = contents(run)
+    interrupts, left = Interrupts(), []
+    monkeypatch.setattr(session, "run_training", lambda *a, **k: left.append(interrupts.at_exit("SIGINT")) or 130)
+    assert cli.main(["train", "--resume", str(run.path), "--iterations", "9"], interrupts) == 130
+    assert left and contents(run) == before
