@@ -38,9 +38,8 @@ class Cfg:
     [
         {"count": np.int64(3), "rate": 1, "fast": np.bool_(True)},
         {"rate": np.float32(0.1), "late": None, "limit": 2},
-        {"pair": [1, 2.0], "many": ["x"], "mode": "c"},
+        {"pair": [1, 2.0], "many": ["x"], "mode": "b"},
         {"scale": torch.ones(2), "call": print, "rest": object()},
-        {"scale": "left alone: another type may be meant"},
     ],
 )
 def test_what_fits_passes(values: dict[str, Any]) -> None:
@@ -60,6 +59,11 @@ def test_what_fits_passes(values: dict[str, Any]) -> None:
         ({"pair": (1.0,)}, r"cfg.pair is \(1.0,\), expected 2 values, each a number"),
         ({"many": "x"}, "cfg.many is 'x', expected any number of values, each text"),
         ({"mode": 1}, "cfg.mode is 1, expected one of a, b"),
+        ({"mode": "c"}, "cfg.mode is 'c', expected one of a, b"),
+        ({"scale": "2"}, "cfg.scale is '2', expected a number or a Tensor or None"),
+        ({"rate": float("nan")}, "cfg.rate is nan, expected a number"),
+        ({"call": 3}, "cfg.call is 3, expected a function or a class or None"),
+        ({"rest": {"a": (1.0, float("nan"))}}, r"cfg.rest.a\[1\] is nan, expected a number"),
     ],
 )
 def test_what_does_not_fit_is_named(values: dict[str, Any], text: str) -> None:

@@ -174,7 +174,7 @@ def test_a_wrong_choice_is_one_line(words, reason):
         ({"pose_range": {"yew": (0.0, 1.0)}}, "no axis 'yew'; did you mean 'yaw'"),
         ({"joint_position_range": (0.1, -0.1)}, "expected low <= high"),
         ({"joint_position_range": (float("nan"), 0.1)}, "(nan, 0.1), expected low <= high, both finite"),
-        ({"velocity_range": {"x": (0.0, float("inf"))}}, "velocity_range of x is (0.0, inf)"),
+        ({"velocity_range": {"x": (0.0, float("inf"))}}, "velocity_range.x is (0.0, inf)"),
         ({"resampling_time_range": (1.0, 2.0)}, "leave it out"),
     ],
 )

@@ -61,6 +61,8 @@ class AlgoCfg:
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"discount": DISCOUNTS}
     least: ClassVar[dict[str, int]] = {"n_step": 1, "policy_period": 1, "atoms": 2, "batch_size": 2}
+    most: ClassVar[dict[str, int]] = {"n_step": 10_000, "policy_period": 2**31, "atoms": 100_000, "batch_size": 2**31}
+    """Beyond these a value is a slip of the hand."""
     above_zero: ClassVar[tuple[str, ...]] = ("v_max", "lr_start", "lr_end", "alpha_init")
     not_negative: ClassVar[tuple[str, ...]] = ("lr_warmup",)
 
@@ -74,6 +76,8 @@ class AlgoCfg:
             self._check(name, getattr(self, name) in options, hint)
         for name, least in self.least.items():
             self._check(name, getattr(self, name) >= least, f"it must be at least {least}")
+        for name, most in self.most.items():
+            self._check(name, getattr(self, name) <= most, f"it must be at most {most}")
         for name in self.above_zero:
             self._check(name, getattr(self, name) > 0.0, "it must be above 0")
         for name in ("gamma", "tau"):

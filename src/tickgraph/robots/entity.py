@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tickgraph.core.bounds import Finite, Quat, Vec3
+
 if TYPE_CHECKING:
     import mujoco
-
-Vec3 = tuple[float, float, float]
-Quat = tuple[float, float, float, float]
 
 
 @dataclass
@@ -32,8 +31,8 @@ class InitialStateCfg:
     rot: Quat | None = None
     lin_vel: Vec3 = (0.0, 0.0, 0.0)
     ang_vel: Vec3 = (0.0, 0.0, 0.0)
-    joint_pos: dict[str, float] = field(default_factory=dict)
-    joint_vel: dict[str, float] = field(default_factory=dict)
+    joint_pos: dict[str, Finite] = field(default_factory=dict)
+    joint_vel: dict[str, Finite] = field(default_factory=dict)
 
 
 @dataclass

@@ -168,6 +168,7 @@ def _train(
             f"all {task.train.iterations} iterations lie within the {trainer.schedule.warmup} of random actions "
             "(train.learning_starts): nothing is learned"
         )
+    trainer.env.sim.check_room(task.evaluation.episodes)  # now, and not behind the training
     trainer.prepare()
     if saved is not None:
         trainer.resume(saved)
