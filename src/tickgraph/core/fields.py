@@ -245,7 +245,14 @@ def type_name(kind: Any) -> str:
     for bound in extras:
         if isinstance(bound, Bound) and typing.get_origin(kind) not in _MAPPINGS:
             return bound.expected
-    names = {bool: "True or False", int: "a whole number", float: "a number", str: "text", type(None): "None"}
+    names = {
+        bool: "True or False",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        type(None): "None",
+        Any: "anything",
+    }
     if kind in names:
         return names[kind]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
