@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections.abc
 import dataclasses
 import functools
@@ -200,12 +201,20 @@ def _annotations(kind: type) -> dict[str, Any]:
         return found
 
 
+class _Names(dict[str, Any]):
+    """Names of a module; what it does not know stands for anything, for only type checkers import it."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, Any)
+
+
 def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
-    """Return the type that an annotation stands for where these names are known, else ``object``."""
-    one = types.SimpleNamespace(__annotations__={"it": annotation})
+    """Return the type that an annotation stands for where these names are known; ``object`` for no type."""
+    if not isinstance(annotation, str):
+        return annotation
     try:
-        return typing.get_type_hints(one, names, include_extras=True)["it"]
-    except (NameError, SyntaxError, TypeError):  # a name for type checkers alone, or no type at all
+        return eval(annotation, dict(names), _Names(names))
+    except (AttributeError, NameError, SyntaxError, TypeError):
         return object
 
 
