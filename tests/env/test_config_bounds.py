@@ -107,7 +107,7 @@ def test_noise_is_a_configuration(value):
         (put("scene.solver.impratio", 0.0), "scene.solver.impratio is 0.0, expected a finite number above 0"),
         (put("scene.solver.cone", "flat"), "scene.solver.cone is 'flat', expected one of pyramidal, elliptic"),
         (put("scene.gravity", (0.0, NAN, 0.0)), "scene.gravity is (0.0, nan, 0.0), expected 3 finite numbers"),
-        (put("scene.capacity.njmax", 0), "scene.capacity.njmax is 0, expected a whole number of at least 1 or None"),
+        (put("scene.capacity.njmax", 0), "scene.capacity.njmax is 0, expected a whole number of at least 1"),
         (put("scene.entities.robot.init_state", InitialStateCfg(rot=(0.0,) * 4)), "expected a quaternion w x y z"),
         (put("scene.entities.robot", None), "scene.entities.robot is None, expected EntityCfg(...)"),
         (put("scene.entities", [EntityCfg(SLIDER)]), "scene.entities is a list, expected a dictionary of Ent"),
@@ -191,23 +191,23 @@ def test_an_action_names_its_actuators():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (event(mdp.reset_joints_by_offset, position_range=(1.0, -1.0)), "position_range is (1.0, -1.0), expected low"),
-        (event(mdp.reset_joints_by_scale, position_range=(0.0, NAN)), "events.bad.params.position_range[1] is nan"),
+        (event(mdp.reset_joints_by_offset, position_range=(1.0, -1.0)), "position_range is (1.0, -1.0), expected two"),
+        (event(mdp.reset_joints_by_scale, position_range=(0.0, NAN)), "position_range is (0.0, nan), expected two"),
         (event(mdp.reset_root_state_uniform, pose_range={"x": (1.0, 0.0)}), "pose_range.x is (1.0, 0.0), expected"),
         (event(mdp.reset_root_state_uniform, pose_range=[1.0]), "bad: pose_range is [1.0], expected a dictionary"),
         (event(mdp.push_by_setting_velocity, "step", velocity_range={"x": 1.0}), "velocity_range.x is 1.0, expected"),
-        (event(mdp.randomize_encoder_bias, bias_range=(0.1, -0.1)), "bad: bias_range is (0.1, -0.1), expected low"),
+        (event(mdp.randomize_encoder_bias, bias_range=(0.1, -0.1)), "bad: bias_range is (0.1, -0.1), expected two"),
         (reward(mdp.upright, std=0.0), "rewards/bad: std is 0.0, expected a finite number above 0"),
-        (reward(mdp.upright, std=NAN), "rewards.bad.params.std is nan, expected a number"),
+        (reward(mdp.upright, std=NAN), "rewards/bad: std is nan, expected a finite number above 0"),
         (reward(mdp.posture, std={".*": -1.0}), "rewards/bad: std..* is -1.0, expected a finite number above 0"),
         (reward(mdp.undesired_contacts, sensor_names=()), "bad: sensor_names is (), expected at least one name"),
         (reward(mdp.undesired_contacts, sensor_names="feet"), "sensor_names is 'feet', expected at least one name"),
         (put("terminations.bad", TerminationTermCfg(mdp.joint_pos_out_of_manual_limit, {"bounds": (1.0, -1.0)})),
          "terminations/bad: bounds is (1.0, -1.0), expected two numbers (low, high) with low < high"),
         (put("curriculum.bad", CurriculumTermCfg(mdp.reward_weight, {"weight_stages": ((5, NAN),)})),
-         "curriculum.bad.params.weight_stages[0][1] is nan"),
+         "curriculum/bad: weight_stages is ((5, nan),), expected any number of values"),
         (put("commands.bad", mdp.UniformVelocityCommandCfg(ranges=mdp.VelocityRanges(lin_vel_x=(1.0, -1.0)))),
-         "commands.bad.ranges.lin_vel_x is (1.0, -1.0), expected low <= high, both finite"),
+         "commands.bad.ranges.lin_vel_x is (1.0, -1.0), expected two finite numbers, low <= high"),
         (put("commands.bad", mdp.UniformVelocityCommandCfg(rel_standing_envs=1.5)),
          "commands.bad.rel_standing_envs is 1.5, expected a share from 0 to 1"),
     ],
@@ -221,6 +221,7 @@ def test_parameters_of_shipped_terms_are_within_bounds(change, text):
     [
         (lambda env, env_ids: None, "takes 'env_ids', but tickgraph passes a mask, one bool a world, and no ids"),
         (lambda env, ids, mask: None, "takes 'ids', but tickgraph passes a mask"),
+        (lambda env: None, "takes (env), expected (env, mask) and its parameters"),
         (lambda env, rng: None, "takes 'rng' where 'mask' is passed; write it as (env, mask, rng, ...)"),
     ],
 )
@@ -251,6 +252,7 @@ def test_an_interval_goes_with_its_mode(mode, seconds, text):
     ("path", "cfg"),
     [
         ("rewards.bad", RewardTermCfg(lambda env: env.reward.to_sparse())),
+        ("curriculum.bad", CurriculumTermCfg(lambda env, mask: env.reward.to_sparse())),
         ("metrics.bad", MetricTermCfg(lambda env: env.reward.to_sparse())),
         ("recorders.bad", RecorderTermCfg(lambda env: env.reward.to_sparse())),
         ("terminations.bad", TerminationTermCfg(lambda env: env.done.to_sparse())),
@@ -259,6 +261,24 @@ def test_an_interval_goes_with_its_mode(mode, seconds, text):
 )
 def test_a_term_returns_a_plain_tensor(path, cfg):
     assert "/bad returned a sparse tensor (torch.sparse_coo), expected a" in refused(put(path, cfg))
+
+
+@pytest.mark.parametrize(
+    ("path", "cfg", "text"),
+    [
+        ("observations.actor.terms.bad", ObservationTermCfg(lambda env: env.reward[:, None] + 0j), "a tensor of"),
+        ("observations.actor.terms.bad", ObservationTermCfg(lambda env: env.reward[:, None][:, :0]), "(2, 0), expect"),
+        ("recorders.bad", RecorderTermCfg(lambda env: env.reward + 0j), "a tensor of torch.complex64, expected"),
+        ("curriculum.bad", CurriculumTermCfg(lambda env, mask: 0.5), "float, expected a tensor, or nothing"),
+    ],
+)  # fmt: skip
+def test_numbers_are_real_and_there_is_one(path, cfg, text):
+    assert f"/bad returned {text}" in refused(put(path, cfg))
+
+
+def test_an_environment_has_so_many_threads():
+    with pytest.raises(TickgraphError, match="threads is 100000, expected a whole number of threads from 1 to 1024"):
+        Env(Slider().cfg(), num_envs=2, threads=100_000)
 
 
 def test_what_is_unusual_but_means_something_is_taken():

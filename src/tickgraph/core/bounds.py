@@ -61,12 +61,12 @@ _NOT_HUGE = Bound(lambda value: value <= _LARGEST_COUNT, "a whole number of at m
 
 Count = Annotated[int, at_least(1), _NOT_HUGE]
 Whole = Annotated[int, at_least(0), _NOT_HUGE]
-Threads = Annotated[int, at_least(1), Bound(lambda value: value <= MOST_THREADS, f"at most {MOST_THREADS} threads")]
+Threads = Annotated[int, within(1, MOST_THREADS, "a whole number of threads")]
 Finite = Annotated[float, Bound(finite, "a finite number")]
 Positive = Annotated[float, Bound(lambda value: 0.0 < value <= LARGEST, "a finite number above 0")]
 NotNegative = Annotated[float, Bound(lambda value: 0.0 <= value <= LARGEST, "a finite number of at least 0")]
 Share = Annotated[float, within(0, 1, "a share")]
-Range = Annotated[tuple[float, float], Bound(lambda pair: ends_in_order(*pair), "low <= high, both finite")]
+Range = Annotated[tuple[float, float], Bound(lambda pair: ends_in_order(*pair), "two finite numbers, low <= high")]
 Limits = Annotated[
     tuple[float, float], Bound(lambda pair: pair[0] < pair[1], "two numbers (low, high) with low < high")
 ]

@@ -41,7 +41,7 @@ def check_fields(node: Any, where: str) -> None:
     """Refuse a value of a dataclass that is not of its field's type, or outside the field's bounds.
 
     A field whose type is a class of its own kind, such as a protocol, is left alone, and so is None where it is the
-    default. A number in a place without a type may be anything but NaN.
+    default.
 
     Args:
         node: an instance of a dataclass. Its method ``check_together(where)``, if it has one, says more of its fields.
@@ -83,9 +83,11 @@ def check_value(value: Any, kind: Any, where: str) -> None:
                 raise TickgraphError(f"{where} has the name {key!r}, expected {type_name(key_kind)}")
             if item is not None or NONE_LEAVES_OUT not in extras:
                 check_value(item, item_kind, f"{where}.{key}")
-    elif inner in (Any, object):
-        _refuse_nan(value, where)
     elif not fits(value, inner):
+        if origin in (typing.Union, types.UnionType):
+            for part in arguments:  # of the right type, and outside its bounds
+                if _of_type(value, _bare(part)[0]):
+                    return check_value(value, part, where)
         hint = nearby(value, arguments) if origin is Literal and isinstance(value, str) else ""
         raise TickgraphError(f"{where} is {shown(value)}, expected {type_name(kind)}{hint and '; '}{hint}")
     for bound in extras:
@@ -169,17 +171,6 @@ def _of_type(value: Any, kind: Any) -> bool:
         return isinstance(value, kind)
     except TypeError:  # a protocol, a type variable, a generic class: left alone
         return True
-
-
-def _refuse_nan(value: Any, where: str) -> None:
-    if isinstance(value, float) and value != value:
-        raise TickgraphError(f"{where} is nan, expected a number")
-    if isinstance(value, collections.abc.Mapping):
-        for key, item in value.items():
-            _refuse_nan(item, f"{where}.{key}")
-    elif isinstance(value, tuple | list):
-        for i, item in enumerate(value):
-            _refuse_nan(item, f"{where}[{i}]")
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from tickgraph.core.masked import assign_rows
 from tickgraph.env import config
 from tickgraph.env.actions import ActionManager, ActionTerm
 from tickgraph.env.commands import CommandManager, CommandTerm
-from tickgraph.env.term import Manager, Term, calling, check_value, described
+from tickgraph.env.term import Manager, Term, calling, check_value, described, plain
 
 __all__ = [
     "ActionManager",
@@ -176,6 +176,8 @@ class CurriculumManager(Manager):
         for column, term in enumerate(self.terms.values()):
             value = term(mask)
             if value is not None:
+                if not plain(value):
+                    raise TickgraphError(f"term {term.path} returned {described(value)}, expected a tensor, or nothing")
                 self.values[column].copy_(value.to(torch.float32).mean())
 
 
@@ -207,8 +209,7 @@ class RecorderManager(Manager):
         for name, term in self.terms.items():
             with calling(term.path):
                 value = term()
-            fine = isinstance(value, Tensor) and value.layout == torch.strided and value.dim() > 0
-            if not fine or value.shape[0] != self._env.num_envs:
+            if not plain(value) or value.dim() == 0 or value.shape[0] != self._env.num_envs:
                 got = described(value)
                 raise TickgraphError(f"term {term.path} returned {got}, expected a tensor ({self._env.num_envs}, ...)")
             self.buffers[name] = self._env.arena.new(

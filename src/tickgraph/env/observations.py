@@ -13,7 +13,7 @@ from tickgraph.core.judge import JudgedCall
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.actions import DelayLine
 from tickgraph.env.config import GaussianNoiseCfg, ObservationGroupCfg, ObservationTermCfg, UniformNoiseCfg
-from tickgraph.env.term import Call, Manager, Term, described
+from tickgraph.env.term import Call, Manager, Term, described, plain
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -31,8 +31,7 @@ class ObservationTerm:
         self.term = Term(env, f"observations/{group}", name, cfg)
         self.path = self.term.path
         frame = env.probe(self.term)
-        dense = isinstance(frame, Tensor) and frame.layout == torch.strided
-        if not dense or frame.dim() != 2 or frame.shape[0] != env.num_envs:
+        if not plain(frame) or frame.dim() != 2 or frame.shape[0] != env.num_envs or frame.shape[1] == 0:
             raise TickgraphError(
                 f"term {self.path} returned {described(frame)}, expected a float tensor of shape ({env.num_envs}, D)"
             )

@@ -134,7 +134,8 @@ class Term:
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
             return
         own = list(known)[1 + len(self._passed) :]  # the manager passes env and, for events, the mask
-        self._check_passed(list(known)[1 : 1 + len(self._passed)])
+        if not any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in known.values()):
+            self._check_passed(list(known)[: 1 + len(self._passed)])
         for key in self.params:
             if key not in own:
                 hint = nearby(key, own) or f"it takes {', '.join(own) or 'none'}"
@@ -147,7 +148,12 @@ class Term:
 
     def _check_passed(self, names: list[str]) -> None:
         """Refuse a function that takes something else in the place of the mask: ids, its random words, a parameter."""
-        for name, passed in zip(names, self._passed, strict=False):
+        if len(names) < 1 + len(self._passed):
+            raise TickgraphError(
+                f"term {self.path}: {label(self.cfg)} takes ({', '.join(names)}), expected "
+                f"({', '.join(('env', *self._passed))}) and its parameters"
+            )
+        for name, passed in zip(names[1:], self._passed, strict=True):
             if passed == "mask" and (name in ("ids", "idx") or name.endswith(("_ids", "_idx"))):
                 raise TickgraphError(
                     f"term {self.path}: {label(self.cfg)} takes {name!r}, but tickgraph passes a mask, one bool a "
@@ -229,11 +235,18 @@ def label(cfg: Any) -> str:
     return getattr(target, "__name__", str(target))
 
 
+def plain(value: Any) -> bool:
+    """Tell whether a term returned a dense tensor of real numbers."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_complex()
+
+
 def described(value: Any) -> str:
     """Return what a term returned, for an error: shape, or what it is instead of a plain tensor."""
     if not isinstance(value, Tensor):
         return type(value).__name__
-    return str(tuple(value.shape)) if value.layout == torch.strided else f"a sparse tensor ({value.layout})"
+    if value.layout != torch.strided:
+        return f"a sparse tensor ({value.layout})"
+    return str(tuple(value.shape)) if plain(value) else f"a tensor of {value.dtype}"
 
 
 def check_value(path: str, value: Any, env: Env, what: str) -> None:
@@ -243,14 +256,13 @@ def check_value(path: str, value: Any, env: Env, what: str) -> None:
     distance from a termination has forgotten to compare it.
     """
     home = env.episode_length.device
-    dense = isinstance(value, Tensor) and value.layout == torch.strided
-    if not dense or value.dim() != 1 or value.shape[0] != env.num_envs:
+    if not plain(value) or value.dim() != 1 or value.shape[0] != env.num_envs:
         got = described(value)
     elif torch.compiler.is_compiling():
         return  # a program is traced after an eager rehearsal, which has seen the rest
     elif value.device != home:
         got = f"a tensor on {value.device}"
-    elif value.is_complex() or (what == "bool" and value.is_floating_point()):
+    elif what == "bool" and value.is_floating_point():
         got = f"a tensor of {value.dtype}"
     else:
         return

@@ -21,4 +21,4 @@ def check_range(pair: Range, what: str) -> None:
         fine = False
     if not fine:
         given = tuple(pair) if isinstance(pair, list | tuple) else pair
-        raise TickgraphError(f"{what} is {given!r}, expected low <= high, both finite")
+        raise TickgraphError(f"{what} is {given!r}, expected two finite numbers, low <= high")

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tickgraph.core.bounds import Finite, Quat, Vec3
-
-if TYPE_CHECKING:
-    import mujoco
 
 
 @dataclass
@@ -48,6 +45,6 @@ class EntityCfg:
             without them: each costs time in every step (60 of them a tenth of G1's).
     """
 
-    model: Callable[[], mujoco.MjSpec] | str | Path
+    model: Callable[[], Any] | str | Path
     init_state: InitialStateCfg = field(default_factory=InitialStateCfg)
-    look: Callable[[mujoco.MjSpec], None] | None = None
+    look: Callable[[Any], None] | None = None

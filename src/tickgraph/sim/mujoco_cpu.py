@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
+from tickgraph.core.bounds import Threads
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.fields import check_value
 from tickgraph.core.room import check_room
 from tickgraph.robots.mj import load_mujoco
 from tickgraph.sim.backend import LAST_SUBSTEP, Backend
@@ -44,6 +46,7 @@ class MujocoBackend(Backend):
         from mujoco import batch
 
         self._error = batch.SimulationError
+        check_value(threads, Threads | None, "threads")
         self.check_room(num_envs)
         self._batch = batch.Batch(scene.mjmodel, num_envs, threads or processors(), persistent=True)
         self._stage_vel = int(self._mujoco.mjtStage.mjSTAGE_VEL)
