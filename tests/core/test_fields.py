@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from tickgraph.core.bounds import Positive, Range  # noqa: F401  # in annotations
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.fields import check_fields
+from tickgraph.core.fields import check_arguments, check_fields
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.sac import SacCfg
 from tickgraph.run.config import EvaluationCfg, TrainCfg, VideoCfg
@@ -68,6 +69,25 @@ def test_what_fits_passes(values: dict[str, Any]) -> None:
 def test_what_does_not_fit_is_named(values: dict[str, Any], text: str) -> None:
     with pytest.raises(TickgraphError, match=text):
         check_fields(Cfg(**values), "cfg")
+
+
+def term(env, std, names, free=0.0, *, ranges=None):
+    """Stand for a term."""
+
+
+# As modules have them that import annotations from __future__, some quoted all the same, some for readers alone.
+term.__annotations__ = {
+    "env": "Env", "std": "'Positive'", "names": "1 / 0", "free": "'float'", "ranges": "dict[str, Range]", "return": "None",
+}  # fmt: skip
+
+
+def test_arguments_are_held_to_the_bounds_in_annotations() -> None:
+    check_arguments(term, {"std": 1.0, "names": 5, "free": "left alone", "ranges": {"x": (0, 1)}}, "term t")
+    check_arguments(print, {"sep": 5}, "term t")
+    with pytest.raises(TickgraphError, match="term t: std is 0.0, expected a finite number above 0"):
+        check_arguments(term, {"std": 0.0}, "term t")
+    with pytest.raises(TickgraphError, match=r"term t: ranges.x is \(1, 0\), expected two finite numbers, low <= high"):
+        check_arguments(term, {"ranges": {"x": (1, 0)}}, "term t")
 
 
 @pytest.mark.parametrize(

@@ -108,8 +108,8 @@ def check_arguments(function: Any, given: collections.abc.Mapping[str, Any], whe
     """
     names = getattr(function, "__globals__", {})
     for name, text in getattr(function, "__annotations__", {}).items():
-        kind = _resolved(text, names)
-        if name in given and _stripped(kind) != kind:
+        kind = _resolved(text, names) if name in given else None
+        if _bounded(kind):
             check_value(given[name], kind, f"{where}: {name}")
 
 
@@ -204,8 +204,8 @@ def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        return eval(annotation, dict(names), _Names(names))
-    except (AttributeError, NameError, SyntaxError, TypeError):
+        return _resolved(eval(annotation, dict(names), _Names(names)), names)  # quoted twice, it is text still
+    except Exception:  # whatever somebody wrote for readers alone
         return object
 
 
@@ -216,10 +216,19 @@ def _bare(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     return kind.__origin__, kind.__metadata__
 
 
+def _bounded(kind: Any) -> bool:
+    """Tell whether there is a bound anywhere in a type."""
+    inner, extras = _bare(kind)
+    return any(isinstance(extra, Bound) for extra in extras) or any(map(_bounded, typing.get_args(inner)))
+
+
 def _stripped(kind: Any) -> Any:
-    """Return a type without any bounds in it."""
+    """Return a type without any bounds in it; ``object`` where a name in it is not known."""
     one = types.SimpleNamespace(__annotations__={"it": kind})
-    return typing.get_type_hints(one, {})["it"]
+    try:
+        return typing.get_type_hints(one, {})["it"]
+    except NameError:
+        return object
 
 
 def settable(hint: Any) -> Any:

@@ -55,8 +55,11 @@ class ObservationTerm:
         self.history = None
         if cfg.history_length > 0:
             shape = (env.num_envs, cfg.history_length, self.frame_dim)
-            self.history = env.arena.new(f"{self.path}/history", shape, why="last frames of the term, oldest first",
-                                         advice="make its history_length smaller, or use fewer worlds")  # fmt: skip
+            why, advice = (
+                "last frames of the term, oldest first",
+                "make its history_length smaller, or use fewer worlds",
+            )
+            self.history = env.arena.new(f"{self.path}/history", shape, why=why, advice=advice)
 
     def frame(self, draw: str) -> Tensor:
         """Return the present frame (N, D) with noise from the named draw, clipped and scaled."""
