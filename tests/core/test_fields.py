@@ -77,7 +77,7 @@ def term(env, std, names, free=0.0, *, ranges=None):
 
 # As modules have them that import annotations from __future__, some quoted all the same, some for readers alone.
 term.__annotations__ = {
-    "env": "Env", "std": "'Positive'", "names": "1 / 0", "free": "'float'", "ranges": "dict[str, Range]", "return": "None",
+    "std": "'Positive'", "names": "1 / 0", "free": "'float'", "ranges": "dict[str, Range]", "return": "None",
 }  # fmt: skip
 
 
