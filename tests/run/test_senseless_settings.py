@@ -158,5 +158,7 @@ def test_sizes_of_a_learner_are_named(small: None, cfg: FlashSacCfg | SacCfg, te
 def test_so_is_the_number_of_updates(small: None) -> None:
     learner = make_learner(FlashSacCfg(batch_size=8), {"actor": 3, "critic": 3}, 2, 4, Arena("cpu"), 0)
     ring = make_ring(learner, 8, 4)
-    with pytest.raises(TickgraphError, match=r"random words of 100000000 updates .*: make train.updates_per_iteration"):
+    with pytest.raises(
+        TickgraphError, match=r"random words for 100000000 updates .*: make train.updates_per_iteration"
+    ):
         UpdateCycle(learner, ring, 10**8, "eager")

@@ -95,7 +95,6 @@ class Env:
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
-        check_tree(cfg, "")
         self.cfg = cfg
         self.num_envs = cfg.num_envs if num_envs is None else num_envs
         if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int) or self.num_envs < 1:
@@ -105,6 +104,7 @@ class Env:
                 f"num_envs is {self.num_envs}, expected at most {MOST_ROWS} (2^32), as many as random words can be "
                 "told apart for: use fewer worlds"
             )
+        check_tree(cfg, "")
         self.device = torch_device(device)
         self.seed = seed
         self.backend_name = backend

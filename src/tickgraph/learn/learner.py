@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
+from tickgraph.core.bounds import LARGEST
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.fields import check_fields
 from tickgraph.core.program import Resolution
@@ -25,8 +26,6 @@ STATE_FOLDERS = ("learner/", "policy/", "explorer/")
 CONSTANTS = ("learner/atoms", "/rng/row", "/rng/stream", "/rng/block", "explorer/repeat_weights")
 FORMER = ("learner/rng/words",)
 """What a state of an earlier version may have beside; it follows from the rest."""
-
-LARGEST = torch.finfo(torch.float32).max
 
 Figures = tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Sequence[Tensor]]
 """What a step hands to the metrics: figures whose mean is logged, those whose last value is, () bool: it was taken, and

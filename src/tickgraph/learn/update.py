@@ -102,7 +102,7 @@ class UpdateCycle:
         actions = learner.action_dim + learner.action_dim % 2  # normals come in pairs
         lanes = {"replay/rows": ring.draw_lanes, "noise/policy": actions, "noise/successor": actions}
         words = 4 * updates * learner.cfg.batch_size * sum(lanes.values())
-        what = f"the random words of {updates} updates of {learner.cfg.batch_size} rows"
+        what = f"a table of random words for {updates} updates of {learner.cfg.batch_size} rows"
         check_room(words, device, what, "make train.updates_per_iteration or train.algo.batch_size smaller")
         self._ahead = learner.rng.ahead({f"learner/{path}": count for path, count in lanes.items()}, updates)
         self._actor_parameters = learner.actor_storage.ordered(learner.actor)
