@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from tickgraph.core.bounds import Positive, Range  # noqa: F401  # in annotations
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.fields import check_fields
+from tickgraph.core.fields import check_arguments, check_fields
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.sac import SacCfg
 from tickgraph.run.config import EvaluationCfg, TrainCfg, VideoCfg
@@ -38,9 +39,8 @@ class Cfg:
     [
         {"count": np.int64(3), "rate": 1, "fast": np.bool_(True)},
         {"rate": np.float32(0.1), "late": None, "limit": 2},
-        {"pair": [1, 2.0], "many": ["x"], "mode": "c"},
+        {"pair": [1, 2.0], "many": ["x"], "mode": "b"},
         {"scale": torch.ones(2), "call": print, "rest": object()},
-        {"scale": "left alone: another type may be meant"},
     ],
 )
 def test_what_fits_passes(values: dict[str, Any]) -> None:
@@ -60,11 +60,34 @@ def test_what_fits_passes(values: dict[str, Any]) -> None:
         ({"pair": (1.0,)}, r"cfg.pair is \(1.0,\), expected 2 values, each a number"),
         ({"many": "x"}, "cfg.many is 'x', expected any number of values, each text"),
         ({"mode": 1}, "cfg.mode is 1, expected one of a, b"),
+        ({"mode": "c"}, "cfg.mode is 'c', expected one of a, b"),
+        ({"scale": "2"}, "cfg.scale is '2', expected a number or a Tensor or None"),
+        ({"rate": float("nan")}, "cfg.rate is nan, expected a number"),
+        ({"call": 3}, "cfg.call is 3, expected a function or a class or None"),
     ],
 )
 def test_what_does_not_fit_is_named(values: dict[str, Any], text: str) -> None:
     with pytest.raises(TickgraphError, match=text):
         check_fields(Cfg(**values), "cfg")
+
+
+def term(env, std, names, free=0.0, *, ranges=None):
+    """Stand for a term."""
+
+
+# As modules have them that import annotations from __future__, some quoted all the same, some for readers alone.
+term.__annotations__ = {
+    "std": "'Positive'", "names": "1 / 0", "free": "'float'", "ranges": "dict[str, Range]", "return": "None",
+}  # fmt: skip
+
+
+def test_arguments_are_held_to_the_bounds_in_annotations() -> None:
+    check_arguments(term, {"std": 1.0, "names": 5, "free": "left alone", "ranges": {"x": (0, 1)}}, "term t")
+    check_arguments(print, {"sep": 5}, "term t")
+    with pytest.raises(TickgraphError, match="term t: std is 0.0, expected a finite number above 0"):
+        check_arguments(term, {"std": 0.0}, "term t")
+    with pytest.raises(TickgraphError, match=r"term t: ranges.x is \(1, 0\), expected two finite numbers, low <= high"):
+        check_arguments(term, {"ranges": {"x": (1, 0)}}, "term t")
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ CASES = {
         "rewards/bad: commands has no term 'twst'; did you mean 'twist'",
     ),
     "view": (reward(reads_site), "rewards/bad: 'qfrc_actuator' is not fresh after a step"),
-    "not callable": (reward("alive"), "rewards/bad: func must be a function or a class, not 'alive'"),
+    "not callable": (reward("alive"), "rewards.bad.func is 'alive', expected a function or a class"),
     "no __call__": (reward(NoCall), "rewards/bad: class NoCall needs a __call__ method"),
     "class fails": (reward(Fails), "rewards/bad: Fails(cfg, env, path) raised KeyError: 'limb'"),
     "wide reward": (reward(wide), "rewards/bad returned (3, 1), expected a float tensor of shape (3,)"),
@@ -207,8 +207,11 @@ CASES = {
         observe(joint_pos, params={"asset_cfg": X}, scale=(1.0, 2.0)),
         "observations/actor/bad: 2 scales given for 1 values",
     ),
-    "history": (observe(wide, history_length=-1), "history_length -1 given, expected 0 or more"),
-    "lags": (observe(wide, delay_min_lag=3, delay_max_lag=2), "actor/bad: lags (3, 2) given, expected 0 <= min <= max"),
+    "history": (observe(wide, history_length=-1), "bad.history_length is -1, expected a whole number of at least 0"),
+    "lags": (
+        observe(wide, delay_min_lag=3, delay_max_lag=2),
+        "observations.actor.terms.bad: lags (3, 2) given, expected 0 <= min <= max",
+    ),
     "empty group": (
         lambda cfg: cfg.observations.update(critic=ObservationGroupCfg()),
         "observation group 'critic' has no term",
@@ -220,7 +223,7 @@ CASES = {
         set_fields(actions={"bad": TargetCfg(entity_name="robo")}),
         "actions/bad: the scene has no entity or sensor 'robo'; did you mean 'robot'",
     ),
-    "action lags": (set_fields(actions={"bad": TargetCfg(delay_min_lag=1)}), "actions/bad: lags (1, 0) given"),
+    "action lags": (set_fields(actions={"bad": TargetCfg(delay_min_lag=1)}), "actions.bad: lags (1, 0) given"),
     "command class": (set_fields(commands={"bad": CommandTermCfg()}), "command 'bad': class_type is not set"),
     "flat command": (
         set_fields(commands={"bad": CommandTermCfg(Flat)}),
@@ -228,11 +231,11 @@ CASES = {
     ),
     "mode": (
         on_event(event, "restet"),
-        "event 'bad': mode 'restet' is unknown; did you mean 'reset'",
+        "events.bad.mode is 'restet', expected one of startup, reset, interval, step; did you mean 'reset'",
     ),
     "interval": (
         on_event(event, "interval"),
-        "event 'bad': interval_range_s goes with mode 'interval'",
+        "events.bad has mode 'interval' and no interval_range_s; give",
     ),
     "fixed base": (
         on_event(moves_root),
@@ -242,12 +245,12 @@ CASES = {
         set_fields(curriculum={"bad": CurriculumTermCfg(event)}),
         None,  # a curriculum may return nothing
     ),
-    "decimation": (set_fields(decimation=0), "decimation is 0, expected a whole number of at least 1"),
+    "decimation": (set_fields(decimation=0), "decimation is 0, expected a whole number of physics steps from 1"),
     "timestep": (
         lambda cfg: setattr(cfg.scene, "timestep", 0.0),
-        "scene.timestep is 0.0, expected a positive number of seconds",
+        "scene.timestep is 0.0, expected seconds from 1e-6 to 0.1",
     ),
-    "episode": (set_fields(episode_length_s=0.0), "episode_length_s is 0.0, expected a positive number"),
+    "episode": (set_fields(episode_length_s=0.0), "episode_length_s is 0.0, expected a finite number above 0"),
 }
 
 

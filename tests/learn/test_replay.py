@@ -307,7 +307,7 @@ def test_the_normaliser_hears_of_every_reward():
     [
         ({"discount": "gama_n"}, "discount is 'gama_n'"),
         ({"n_step": 0}, "n_step is 0"),
-        ({"slots": 3, "n_step": 3}, r"\(slots: 3\) holds no window \(steps: 3\).*; give it at least 4"),
+        ({"slots": 3, "n_step": 3}, r"replay of 3 slots .* holds no window of 3 steps .*; give it at least 4"),
         ({"boundary_rows": -1}, "boundary_rows is -1"),
     ],
 )

@@ -84,5 +84,8 @@ def test_without_an_event_encoders_are_true_and_who_does_not_ask_has_none():
 
 def test_nothing_blocks_compilation_and_a_wrong_range_is_one_line():
     assert biased_env(2).blockers() == []
-    with pytest.raises(TickgraphError, match=r"events/encoder_bias: bias_range is \(0.1, 0.0\), expected low <= high"):
+    with pytest.raises(
+        TickgraphError,
+        match=r"events/encoder_bias: bias_range is \(0.1, 0.0\), expected two finite numbers, low <= high",
+    ):
         biased_env(2, bias_range=(0.1, 0.0))

@@ -160,8 +160,14 @@ def test_one_friction_for_all_geoms_and_log_uniform():
         ({"field": "body_ipos", "ranges": {0: (1.1, 0.9)}}, "low <= high"),
         ({"field": "body_ipos", "ranges": {0: (0.9, 1.1)}, "axes": (0,)}, "leave axes out"),
         ({"field": "body_ipos", "ranges": {}}, "give at least one"),
-        ({"field": "body_ipos", "ranges": {0: -0.1, 1: 0.3}}, "ranges of column 0 is -0.1, expected low <= high"),
-        ({"field": "body_ipos", "ranges": {0: (0.0, 0.1), 1: 0.3}}, "ranges of column 1 is 0.3, expected low <= high"),
+        (
+            {"field": "body_ipos", "ranges": {0: -0.1, 1: 0.3}},
+            "ranges.0 is -0.1, expected two finite numbers, low <= high",
+        ),
+        (
+            {"field": "body_ipos", "ranges": {0: (0.0, 0.1), 1: 0.3}},
+            "ranges.1 is 0.3, expected two finite numbers, low <= high",
+        ),
     ],
 )
 def test_errors(params, words):

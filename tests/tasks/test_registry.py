@@ -140,7 +140,10 @@ def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ("task.env.rewards['upright'].weight = 'heavy'", "env.rewards.upright.weight is 'heavy', expected a number"),
+        (
+            "task.env.rewards['upright'].weight = 'heavy'",
+            "env.rewards.upright.weight is 'heavy', expected a finite number",
+        ),
         ("task.train.iterations = 10.5", "train.iterations is 10.5, expected a whole number"),
         ("task.env.decimation = 2.5", "env.decimation is 2.5, expected a whole number"),
     ],

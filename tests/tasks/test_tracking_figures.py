@@ -172,9 +172,12 @@ def test_a_wrong_choice_is_one_line(words, reason):
         ({"body_names": ("pelvis", "torso_lnk")}, "no body of entity 'robot' matches 'torso_lnk'"),
         ({"body_names": ()}, "body_names is empty"),
         ({"pose_range": {"yew": (0.0, 1.0)}}, "no axis 'yew'; did you mean 'yaw'"),
-        ({"joint_position_range": (0.1, -0.1)}, "expected low <= high"),
-        ({"joint_position_range": (float("nan"), 0.1)}, "(nan, 0.1), expected low <= high, both finite"),
-        ({"velocity_range": {"x": (0.0, float("inf"))}}, "velocity_range of x is (0.0, inf)"),
+        ({"joint_position_range": (0.1, -0.1)}, "expected two finite numbers, low <= high"),
+        (
+            {"joint_position_range": (float("nan"), 0.1)},
+            "(nan, 0.1), expected two finite numbers, low <= high",
+        ),
+        ({"velocity_range": {"x": (0.0, float("inf"))}}, "velocity_range.x is (0.0, inf)"),
         ({"resampling_time_range": (1.0, 2.0)}, "leave it out"),
     ],
 )

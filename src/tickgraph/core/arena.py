@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.memory import memory_for
+from tickgraph.core.room import FEWER, check_room
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Arena:
         why: str = "",
         fill: float | int | bool = 0,
         read_only: bool = False,
+        advice: str = FEWER,
     ) -> Tensor:
         """Declare a tensor of state, filled with `fill`; it is part of every snapshot.
 
@@ -64,12 +66,14 @@ class Arena:
             why: one line for readers of `table`.
             fill: value of every element at first.
             read_only: its owner alone writes it; the judge names whoever else does.
+            advice: what to change where there is no memory for it.
 
         Returns:
             The tensor, on the arena's device. Write it in place, never rebind it.
 
         Raises:
-            TickgraphError: the name is taken, the arena is sealed, or it would be a float64 scalar.
+            TickgraphError: the name is taken, the arena is sealed, it would be a float64 scalar, or the machine has
+                not the memory.
         """
         self._check_free(name)
         size = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -78,9 +82,9 @@ class Arena:
                 f"tensor {name!r} is a float64 scalar, and torch.compile loses what is written to one on a CPU "
                 "(seen with 2.13); give it the shape (1,)"
             )
-        with memory_for(
-            f"tensor {name!r} {size} {_short(dtype)} beside the {self.nbytes() / 1e9:.1f} GB declared before"
-        ):
+        what = f"tensor {name!r} {size} {_short(dtype)} beside the {self.nbytes() / 1e9:.1f} GB declared before"
+        check_room(math.prod(size) * dtype.itemsize, self.device, what, advice)
+        with memory_for(what, advice):
             tensor = torch.full(size, fill, dtype=dtype, device=self.device)
         self._entries[name] = _Entry(tensor, why, constant=False, read_only=read_only)
         return tensor

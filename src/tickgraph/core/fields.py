@@ -2,77 +2,233 @@
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
 import dataclasses
 import functools
 import numbers
 import sys
 import types
 import typing
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from tickgraph.core.errors import TickgraphError
+from tickgraph.core.bounds import NONE_LEAVES_OUT, Bound
+from tickgraph.core.errors import TickgraphError, nearby
+
+_MAPPINGS = (dict, collections.abc.Mapping)
+_LONGEST_SHOWN = 80  # characters of a value in an error
+
+
+def check_tree(node: Any, where: str) -> None:
+    """Hold every configuration within a value, itself included, to the types and bounds of its fields.
+
+    Args:
+        node: a dataclass, or dictionaries, tuples and lists of them.
+        where: path of the value, in front of the field's name in the error; "" for none.
+
+    Raises:
+        TickgraphError: as `check_fields`.
+    """
+    found = list(configurations(node, where))
+    for path, one in found:
+        _check_each(one, path)
+    for path, one in found:
+        _check_together(one, path)
 
 
 def check_fields(node: Any, where: str) -> None:
-    """Refuse a value of a dataclass that is not of its field's type.
+    """Refuse a value of a dataclass that is not of its field's type, or outside the field's bounds.
 
-    Fields of other types than numbers, text and tuples of them are left alone, and so is None where it is the default.
+    A field whose type is a class of its own kind, such as a protocol, is left alone, and so is None where it is the
+    default.
 
     Args:
-        node: an instance of a dataclass.
+        node: an instance of a dataclass. Its method ``check_together(where)``, if it has one, says more of its fields.
         where: what stands before the field's name in the error.
 
     Raises:
-        TickgraphError: a field holds something else; the text names it, the value and the type.
+        TickgraphError: a field holds something else; the text names it, the value and what was expected.
     """
-    kinds = hints(node.__class__)
+    _check_each(node, where)
+    _check_together(node, where)
+
+
+def _check_each(node: Any, where: str) -> None:
+    kinds = _annotations(node.__class__)
     for field in dataclasses.fields(node):
-        kind, value = settable(kinds[field.name]), getattr(node, field.name, None)
-        other = any(settable(part) is None for part in typing.get_args(kinds[field.name]) if part is not Ellipsis)
-        literal = typing.get_origin(kinds[field.name]) is Literal
-        if kind is None or (other and not literal) or fits(value, kind) or (value is None and field.default is None):
-            continue
-        raise TickgraphError(f"{where}.{field.name} is {value!r}, expected {type_name(kind)}")
+        value = getattr(node, field.name, None)
+        if value is not None or field.default is not None:
+            check_value(value, kinds[field.name], join(where, field.name))
+
+
+def _check_together(node: Any, where: str) -> None:
+    check_together = getattr(node, "check_together", None)
+    if check_together is not None:
+        check_together(where)
+
+
+def check_value(value: Any, kind: Any, where: str) -> None:
+    """Refuse a value that is not of a type, or outside its bounds; a dictionary's entries are named one by one."""
+    inner, extras = _bare(kind)
+    origin, arguments = typing.get_origin(inner), typing.get_args(inner)
+    if origin in (typing.Union, types.UnionType) and isinstance(value, collections.abc.Mapping):
+        ways = [part for part in arguments if typing.get_origin(_bare(part)[0]) in _MAPPINGS]
+        if len(ways) == 1:
+            return check_value(value, ways[0], where)
+    if origin in _MAPPINGS and arguments and isinstance(value, collections.abc.Mapping):
+        key_kind, item_kind = arguments
+        for key, item in value.items():
+            if not fits(key, key_kind):
+                raise TickgraphError(f"{where} has the name {key!r}, expected {type_name(key_kind)}")
+            if item is not None or NONE_LEAVES_OUT not in extras:
+                check_value(item, item_kind, f"{where}.{key}")
+    elif not fits(value, inner):
+        if origin in (typing.Union, types.UnionType):
+            for part in arguments:  # of the right type, and outside its bounds
+                if _of_type(value, _bare(part)[0]):
+                    return check_value(value, part, where)
+        hint = nearby(value, arguments) if origin is Literal and isinstance(value, str) else ""
+        raise TickgraphError(f"{where} is {shown(value)}, expected {type_name(kind)}{hint and '; '}{hint}")
+    for bound in extras:
+        if isinstance(bound, Bound) and not bound.holds(value):
+            raise TickgraphError(f"{where} is {shown(value)}, expected {bound.expected}")
+
+
+def check_arguments(function: Any, given: collections.abc.Mapping[str, Any], where: str) -> None:
+    """Hold arguments to the bounds in a function's annotations; those without any bound are for readers alone.
+
+    Args:
+        function: what is called with them; no annotations, no checks.
+        given: arguments by name.
+        where: whose they are, in front of the argument's name in the error.
+
+    Raises:
+        TickgraphError: as `check_value`.
+    """
+    names = getattr(function, "__globals__", {})
+    for name, text in getattr(function, "__annotations__", {}).items():
+        kind = _resolved(text, names) if name in given else None
+        if _bounded(kind):
+            check_value(given[name], kind, f"{where}: {name}")
+
+
+def configurations(node: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """Yield (path, dataclass) for every configuration within a value, in the order of their declaration."""
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        yield where, node
+        for field in dataclasses.fields(node):
+            yield from configurations(getattr(node, field.name, None), join(where, field.name))
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from configurations(value, join(where, str(key)))
+    elif isinstance(node, tuple | list):
+        for i, value in enumerate(node):
+            yield from configurations(value, f"{where}[{i}]")
+
+
+def join(where: str, name: str) -> str:
+    """Return the path of a field; of one of the outermost configuration its name alone."""
+    return f"{where}.{name}" if where else name
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error shows it: what is long, by its type alone."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN and "\n" not in text else f"a {type(value).__name__}"
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Tell whether a value is of a type that `settable` returned; NumPy's numbers are numbers, a bool is none."""
+    """Tell whether a value is of a type and within its bounds; NumPy's numbers are numbers, a bool is none."""
+    kind, extras = _bare(kind)
+    return _of_type(value, kind) and all(bound.holds(value) for bound in extras if isinstance(bound, Bound))
+
+
+def _of_type(value: Any, kind: Any) -> bool:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, part) for part in arguments)
     if origin is Literal:
-        return type(value) in {type(choice) for choice in arguments}  # which of them it is, its owner says better
+        return any(type(value) is type(choice) and value == choice for choice in arguments)
     if origin in (tuple, list):
         if not isinstance(value, tuple | list):
             return False
         parts = arguments[:1] * len(value) if origin is list or arguments[-1] is Ellipsis else arguments
         return len(parts) == len(value) and all(map(fits, value, parts))
+    if origin in _MAPPINGS:
+        return isinstance(value, origin) and all(
+            fits(item, kind) for pair in value.items() for item, kind in zip(pair, arguments, strict=True)
+        )
+    if origin is collections.abc.Callable or kind is collections.abc.Callable:
+        return callable(value)
     if kind is bool:
         return type(value).__name__ in ("bool", "bool_")
     if kind is int:
         return isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if kind is float:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return isinstance(value, kind)
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # a protocol, a type variable, a generic class: left alone
+        return True
 
 
 @functools.cache
 def hints(kind: type) -> dict[str, Any]:
     """Return the field types of a dataclass; names that only type checkers know make their field unsettable."""
+    return {name: _stripped(hint) for name, hint in _annotations(kind).items()}
+
+
+@functools.cache
+def _annotations(kind: type) -> dict[str, Any]:
+    """Return the field types of a dataclass with their bounds; ``object`` for what only type checkers know."""
     try:
-        return typing.get_type_hints(kind)
+        return typing.get_type_hints(kind, include_extras=True)
     except NameError:
         found: dict[str, Any] = {}
         for field in dataclasses.fields(kind):
             owner = next(base for base in kind.__mro__ if field.name in base.__dict__.get("__annotations__", {}))
-            try:
-                text = owner.__annotations__[field.name]
-                found[field.name] = (
-                    eval(text, dict(vars(sys.modules[owner.__module__])), {}) if isinstance(text, str) else text
-                )
-            except NameError:
-                found[field.name] = object
+            found[field.name] = _resolved(owner.__annotations__[field.name], vars(sys.modules[owner.__module__]))
         return found
+
+
+class _Names(dict[str, Any]):
+    """Names of a module; what it does not know stands for anything, for only type checkers import it."""
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, Any)
+
+
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    """Return the type that an annotation stands for where these names are known; ``object`` for no type."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return _resolved(eval(annotation, dict(names), _Names(names)), names)  # quoted twice, it is text still
+    except Exception:  # whatever somebody wrote for readers alone
+        return object
+
+
+def _bare(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a type without its bounds, and these."""
+    if typing.get_origin(kind) is not Annotated:
+        return kind, ()
+    return kind.__origin__, kind.__metadata__
+
+
+def _bounded(kind: Any) -> bool:
+    """Tell whether there is a bound anywhere in a type."""
+    inner, extras = _bare(kind)
+    return any(isinstance(extra, Bound) for extra in extras) or any(map(_bounded, typing.get_args(inner)))
+
+
+def _stripped(kind: Any) -> Any:
+    """Return a type without any bounds in it; ``object`` where a name in it is not known."""
+    one = types.SimpleNamespace(__annotations__={"it": kind})
+    try:
+        return typing.get_type_hints(one, {})["it"]
+    except NameError:
+        return object
 
 
 def settable(hint: Any) -> Any:
@@ -93,8 +249,19 @@ def settable(hint: Any) -> Any:
 
 
 def type_name(kind: Any) -> str:
-    """Return a type as a reader of the help sees it."""
-    names = {bool: "True or False", int: "a whole number", float: "a number", str: "text", type(None): "None"}
+    """Return a type as a reader of the help sees it; one with bounds as the first of these says it."""
+    kind, extras = _bare(kind)
+    for bound in extras:
+        if isinstance(bound, Bound) and typing.get_origin(kind) not in _MAPPINGS:
+            return bound.expected
+    names = {
+        bool: "True or False",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        type(None): "None",
+        Any: "anything",
+    }
     if kind in names:
         return names[kind]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -102,7 +269,16 @@ def type_name(kind: Any) -> str:
         return "one of " + ", ".join(map(str, arguments))
     if origin in (typing.Union, types.UnionType):
         return "a number" if set(arguments) == {int, float} else " or ".join(map(type_name, arguments))
-    if arguments and arguments[-1] is Ellipsis:
+    if origin is collections.abc.Callable:
+        return "a function or a class"
+    if origin in _MAPPINGS:
+        keys = "name" if _bare(arguments[0])[0] is str else type_name(arguments[0])
+        return f"a dictionary of {type_name(arguments[1])} by {keys}"
+    if isinstance(kind, type) and not arguments:
+        return f"{kind.__name__}(...)" if dataclasses.is_dataclass(kind) else f"a {kind.__name__}"
+    if not arguments:
+        return str(kind)
+    if arguments[-1] is Ellipsis:
         return f"any number of values, each {type_name(arguments[0])}"
     if len(set(arguments)) == 1:
         return f"{len(arguments)} values, each {type_name(arguments[0])}"

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 import torch
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.room import FEWER, size
 
 # What those say that have no exception of their own for it: torch of main memory, Warp, the CUDA driver, cuBLAS.
 _NO_MEMORY = (
@@ -16,11 +17,12 @@ _NO_MEMORY = (
 
 
 @contextmanager
-def memory_for(what: str) -> Iterator[None]:
+def memory_for(what: str, advice: str = FEWER) -> Iterator[None]:
     """Turn torch's out-of-memory error into one that names what the memory was for.
 
     Args:
         what: such as "tensor 'ring/obs' (4096, 99) float32, 1.6 MB".
+        advice: what to change.
 
     Raises:
         TickgraphError: the device has not enough memory left.
@@ -28,13 +30,13 @@ def memory_for(what: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        explained = out_of_memory(error, what)
+        explained = out_of_memory(error, what, advice)
         if explained is None:
             raise
         raise explained from error
 
 
-def out_of_memory(error: BaseException, what: str) -> TickgraphError | None:
+def out_of_memory(error: BaseException, what: str, advice: str = FEWER) -> TickgraphError | None:
     """Return the line that says what memory was wanted for, or None where an error is about something else."""
     text = str(error)
     of_torch = isinstance(error, torch.OutOfMemoryError)
@@ -44,16 +46,13 @@ def out_of_memory(error: BaseException, what: str) -> TickgraphError | None:
     said = (text.strip() or "no more is said").splitlines()[0]
     asked = None if of_torch else re.search(r"allocate (\d+) bytes", said)
     if asked is not None:  # the rest is the allocator's place in torch's source, or the device
-        size = int(asked[1])
-        said = f"{size / 2**30:.1f} GiB cannot be had" if size >= 2**30 else f"{size / 2**20:.1f} MiB cannot be had"
+        said = f"{size(int(asked[1]))} cannot be had"
     elif " is free." in said:  # what torch says behind it is about its allocator
         said = f"{said.partition(' is free.')[0]} is free"
     if on_gpu and " is free" not in said:
         said = said.rstrip(".") + _free_on_gpu()
-    return TickgraphError(
-        f"out of {'GPU ' if on_gpu else ''}memory for {what}: {said.rstrip('.')}. Use fewer worlds (num_envs), or a "
-        "smaller replay (replay_slots), batch or network"
-    )
+    told = f"{said.rstrip('.')}. {advice[:1].upper()}{advice[1:]}"
+    return TickgraphError(f"out of {'GPU ' if on_gpu else ''}memory for {what}: {told}")
 
 
 def _free_on_gpu() -> str:

@@ -56,7 +56,8 @@ class DelayLine:
             raise TickgraphError(f"{path}: lags {lags} given, expected 0 <= min <= max in whole ticks")
         self._low, self._high = low, high
         shape = (env.num_envs, high + 1, dim)
-        self.frames = env.arena.new(f"{path}/delay", shape, torch.float32, "frames of a delay line, oldest first")
+        why, advice = "frames of a delay line, oldest first", "make its delay_max_lag smaller, or use fewer worlds"
+        self.frames = env.arena.new(f"{path}/delay", shape, why=why, advice=advice)
         self.lag = env.arena.new(f"{path}/lag", (env.num_envs,), torch.int64, "delay of each world, ticks", fill=low)
         self._rng = env.rng.stream(f"{path}/lag")
 

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from tickgraph.core.bounds import (
+    Bound,
+    Count,
+    Finite,
+    Limits,
+    Named,
+    NotNegative,
+    Patterns,
+    Positive,
+    Seconds,
+    Terms,
+    Whole,
+    within,
+)
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.fields import join
 from tickgraph.sim.scene import SceneCfg
 
 Params = dict[str, Any]
+MOST_STEPS = 10**8
+"""Control steps of an episode at most: years, which only a mistake asks for."""
 
 
 @dataclass
@@ -20,11 +38,11 @@ class SceneEntityCfg:
     """
 
     name: str = "robot"
-    joint_names: str | tuple[str, ...] | None = None
-    body_names: str | tuple[str, ...] | None = None
-    geom_names: str | tuple[str, ...] | None = None
-    site_names: str | tuple[str, ...] | None = None
-    actuator_names: str | tuple[str, ...] | None = None
+    joint_names: Patterns = None
+    body_names: Patterns = None
+    geom_names: Patterns = None
+    site_names: Patterns = None
+    actuator_names: Patterns = None
     preserve_order: bool = False
 
 
@@ -32,15 +50,19 @@ class SceneEntityCfg:
 class UniformNoiseCfg:
     """Additive uniform noise in ``[n_min, n_max)``, drawn afresh for each value and tick."""
 
-    n_min: float = -1.0
-    n_max: float = 1.0
+    n_min: Finite = -1.0
+    n_max: Finite = 1.0
+
+    def check_together(self, where: str) -> None:
+        if self.n_min > self.n_max:
+            raise TickgraphError(f"{where} is {self}, expected n_min <= n_max")
 
 
 @dataclass
 class GaussianNoiseCfg:
     """Additive normal noise with standard deviation ``std``."""
 
-    std: float = 1.0
+    std: NotNegative = 1.0
 
 
 @dataclass
@@ -54,18 +76,21 @@ class ObservationTermCfg:
     func: Callable[..., Any]
     params: Params = field(default_factory=dict)
     noise: UniformNoiseCfg | GaussianNoiseCfg | None = None
-    clip: tuple[float, float] | None = None
-    scale: float | tuple[float, ...] = 1.0
-    delay_min_lag: int = 0
-    delay_max_lag: int = 0
-    history_length: int = 0
+    clip: Limits | None = None
+    scale: Finite | tuple[Finite, ...] | None = 1.0
+    delay_min_lag: Whole = 0
+    delay_max_lag: Whole = 0
+    history_length: Whole = 0
+
+    def check_together(self, where: str) -> None:
+        _check_lags(self, where)
 
 
 @dataclass
 class ObservationGroupCfg:
     """Terms concatenated in order into one ``(N, D)`` tensor. Noise is applied only where ``enable_corruption``."""
 
-    terms: dict[str, ObservationTermCfg] = field(default_factory=dict)
+    terms: Terms[ObservationTermCfg] = field(default_factory=dict)
     enable_corruption: bool = False
 
 
@@ -80,8 +105,11 @@ class ActionTermCfg:
 
     class_type: Callable[..., Any] | None = None
     entity_name: str = "robot"
-    delay_min_lag: int = 0
-    delay_max_lag: int = 0
+    delay_min_lag: Whole = 0
+    delay_max_lag: Whole = 0
+
+    def check_together(self, where: str) -> None:
+        _check_lags(self, where)
 
 
 @dataclass
@@ -89,7 +117,7 @@ class RewardTermCfg:
     """``func(env, **params) -> (N,)``; the reward adds ``weight * value * step_dt`` (see ``scale_rewards_by_dt``)."""
 
     func: Callable[..., Any]
-    weight: float = 1.0
+    weight: Finite = 1.0
     params: Params = field(default_factory=dict)
 
 
@@ -107,7 +135,7 @@ class CommandTermCfg:
     """Base of commands, resampled after a time drawn in seconds. ``class_type(cfg, env, path)`` is the term."""
 
     class_type: Callable[..., Any] | None = None
-    resampling_time_range: tuple[float, float] = (1.0e9, 1.0e9)
+    resampling_time_range: Seconds = (1.0e9, 1.0e9)
 
 
 @dataclass
@@ -121,7 +149,18 @@ class EventTermCfg:
     func: Callable[..., Any]
     mode: Literal["startup", "reset", "interval", "step"] = "reset"
     params: Params = field(default_factory=dict)
-    interval_range_s: tuple[float, float] | None = None
+    interval_range_s: Seconds | None = None
+
+    def check_together(self, where: str) -> None:
+        if self.mode == "interval" and self.interval_range_s is None:
+            raise TickgraphError(
+                f"{where} has mode 'interval' and no interval_range_s; give the seconds between two such events, as in "
+                "interval_range_s=(5.0, 10.0)"
+            )
+        if self.mode != "interval" and self.interval_range_s is not None:
+            raise TickgraphError(
+                f"{where} has interval_range_s, which goes with mode 'interval', and mode {self.mode!r}; change one"
+            )
 
 
 @dataclass
@@ -170,18 +209,33 @@ class EnvCfg:
     """
 
     scene: SceneCfg
-    decimation: int = 4
-    episode_length_s: float = 20.0
-    num_envs: int = 256
+    decimation: Annotated[int, within(1, 10_000, "a whole number of physics steps")] = 4
+    episode_length_s: Positive = 20.0
+    num_envs: Count = 256
     scale_rewards_by_dt: bool = True
-    diverged_speed: float = 1.0e3
-    observations: dict[str, ObservationGroupCfg] = field(default_factory=dict)
-    actions: dict[str, ActionTermCfg] = field(default_factory=dict)
-    rewards: dict[str, RewardTermCfg] = field(default_factory=dict)
-    terminations: dict[str, TerminationTermCfg] = field(default_factory=dict)
-    commands: dict[str, CommandTermCfg] = field(default_factory=dict)
-    events: dict[str, EventTermCfg] = field(default_factory=dict)
-    curriculum: dict[str, CurriculumTermCfg] = field(default_factory=dict)
-    metrics: dict[str, MetricTermCfg] = field(default_factory=dict)
-    recorders: dict[str, RecorderTermCfg] = field(default_factory=dict)
-    substeps: dict[str, SubstepTermCfg] = field(default_factory=dict)
+    diverged_speed: Annotated[float, Bound(lambda value: value > 0.0, "a number above 0")] = 1.0e3
+    observations: Named[ObservationGroupCfg] = field(default_factory=dict)
+    actions: Terms[ActionTermCfg] = field(default_factory=dict)
+    rewards: Terms[RewardTermCfg] = field(default_factory=dict)
+    terminations: Terms[TerminationTermCfg] = field(default_factory=dict)
+    commands: Terms[CommandTermCfg] = field(default_factory=dict)
+    events: Terms[EventTermCfg] = field(default_factory=dict)
+    curriculum: Terms[CurriculumTermCfg] = field(default_factory=dict)
+    metrics: Terms[MetricTermCfg] = field(default_factory=dict)
+    recorders: Terms[RecorderTermCfg] = field(default_factory=dict)
+    substeps: Terms[SubstepTermCfg] = field(default_factory=dict)
+
+    def check_together(self, where: str) -> None:
+        step = self.decimation * self.scene.timestep
+        if self.episode_length_s / step > MOST_STEPS:
+            raise TickgraphError(
+                f"{join(where, 'episode_length_s')} is {self.episode_length_s:g}: {self.episode_length_s / step:.3g} "
+                f"control steps of {step:g} s, expected at most {MOST_STEPS:.0e}; make the episode shorter, or "
+                "decimation * scene.timestep longer"
+            )
+
+
+def _check_lags(term: ObservationTermCfg | ActionTermCfg, where: str) -> None:
+    low, high = term.delay_min_lag, term.delay_max_lag
+    if low > high:
+        raise TickgraphError(f"{where}: lags {(low, high)} given, expected 0 <= min <= max in whole ticks")

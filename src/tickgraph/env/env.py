@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.fields import check_tree
 from tickgraph.core.judge import Blocker, judge_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
@@ -103,12 +104,7 @@ class Env:
                 f"num_envs is {self.num_envs}, expected at most {MOST_ROWS} (2^32), as many as random words can be "
                 "told apart for: use fewer worlds"
             )
-        if cfg.decimation < 1:
-            raise TickgraphError(f"decimation is {cfg.decimation!r}, expected a whole number of at least 1")
-        if not cfg.scene.timestep > 0:
-            raise TickgraphError(f"scene.timestep is {cfg.scene.timestep}, expected a positive number of seconds")
-        if not cfg.episode_length_s > 0:
-            raise TickgraphError(f"episode_length_s is {cfg.episode_length_s}, expected a positive number of seconds")
+        check_tree(cfg, "")
         self.device = torch_device(device)
         self.seed = seed
         self.backend_name = backend

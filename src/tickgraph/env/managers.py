@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.errors import TickgraphError
 from tickgraph.core.masked import assign_rows
 from tickgraph.env import config
 from tickgraph.env.actions import ActionManager, ActionTerm
 from tickgraph.env.commands import CommandManager, CommandTerm
-from tickgraph.env.term import Manager, Term, calling, check_value
+from tickgraph.env.term import Manager, Term, calling, check_value, described, plain
 
 __all__ = [
     "ActionManager",
@@ -124,14 +124,6 @@ class EventManager(Manager):
     modes = ("startup", "reset", "interval", "step")
 
     def __init__(self, env: Env, cfgs: dict[str, config.EventTermCfg]) -> None:
-        for name, cfg in cfgs.items():
-            if cfg is not None and cfg.mode not in self.modes:
-                hint = nearby(str(cfg.mode), self.modes) or f"one of {', '.join(self.modes)}"
-                raise TickgraphError(f"event {name!r}: mode {cfg.mode!r} is unknown; {hint}")
-            if cfg is not None and (cfg.mode == "interval") != (cfg.interval_range_s is not None):
-                raise TickgraphError(
-                    f"event {name!r}: interval_range_s goes with mode 'interval', given mode {cfg.mode!r}"
-                )
         super().__init__(env, cfgs)
         self._by_mode = {m: [t for n, t in self.terms.items() if cfgs[n].mode == m] for m in self.modes}
         self._timers = {
@@ -184,6 +176,8 @@ class CurriculumManager(Manager):
         for column, term in enumerate(self.terms.values()):
             value = term(mask)
             if value is not None:
+                if not plain(value):
+                    raise TickgraphError(f"term {term.path} returned {described(value)}, expected a tensor, or nothing")
                 self.values[column].copy_(value.to(torch.float32).mean())
 
 
@@ -215,8 +209,8 @@ class RecorderManager(Manager):
         for name, term in self.terms.items():
             with calling(term.path):
                 value = term()
-            if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != self._env.num_envs:
-                got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            if not plain(value) or value.dim() == 0 or value.shape[0] != self._env.num_envs:
+                got = described(value)
                 raise TickgraphError(f"term {term.path} returned {got}, expected a tensor ({self._env.num_envs}, ...)")
             self.buffers[name] = self._env.arena.new(
                 f"recorders/{name}", tuple(value.shape), value.dtype, "recorded signal of the tick that just ended"

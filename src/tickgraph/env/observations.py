@@ -13,7 +13,7 @@ from tickgraph.core.judge import JudgedCall
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.actions import DelayLine
 from tickgraph.env.config import GaussianNoiseCfg, ObservationGroupCfg, ObservationTermCfg, UniformNoiseCfg
-from tickgraph.env.term import Call, Manager, Term
+from tickgraph.env.term import Call, Manager, Term, described, plain
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -31,17 +31,14 @@ class ObservationTerm:
         self.term = Term(env, f"observations/{group}", name, cfg)
         self.path = self.term.path
         frame = env.probe(self.term)
-        if not isinstance(frame, Tensor) or frame.dim() != 2 or frame.shape[0] != env.num_envs:
-            got = tuple(frame.shape) if isinstance(frame, Tensor) else type(frame).__name__
+        if not plain(frame) or frame.dim() != 2 or frame.shape[0] != env.num_envs or frame.shape[1] == 0:
             raise TickgraphError(
-                f"term {self.path} returned {got}, expected a float tensor of shape ({env.num_envs}, D)"
+                f"term {self.path} returned {described(frame)}, expected a float tensor of shape ({env.num_envs}, D)"
             )
         home = env.episode_length.device
         if frame.device != home and home.type != "meta":  # the judge names what makes it elsewhere
             raise TickgraphError(f"term {self.path} returned a tensor on {frame.device}, expected one on {home}")
         self.frame_dim = frame.shape[1]
-        if cfg.history_length < 0:
-            raise TickgraphError(f"term {self.path}: history_length {cfg.history_length} given, expected 0 or more")
         self.dim = self.frame_dim * max(1, cfg.history_length)
         self.noise = cfg.noise if corrupt else None
         self._rng = env.rng.stream(self.path)
@@ -58,7 +55,11 @@ class ObservationTerm:
         self.history = None
         if cfg.history_length > 0:
             shape = (env.num_envs, cfg.history_length, self.frame_dim)
-            self.history = env.arena.new(f"{self.path}/history", shape, why="last frames of the term, oldest first")
+            why, advice = (
+                "last frames of the term, oldest first",
+                "make its history_length smaller, or use fewer worlds",
+            )
+            self.history = env.arena.new(f"{self.path}/history", shape, why=why, advice=advice)
 
     def frame(self, draw: str) -> Tensor:
         """Return the present frame (N, D) with noise from the named draw, clipped and scaled."""

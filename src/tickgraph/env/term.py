@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.fields import check_arguments
 from tickgraph.core.judge import JudgedCall
 from tickgraph.core.memory import out_of_memory
 from tickgraph.core.program import first_line
@@ -88,9 +89,9 @@ def build_instance(cls: Any, cfg: Any, env: Env, path: str) -> Any:
 class Term:
     """A configured function or object, with selectors resolved and its random stream bound."""
 
-    def __init__(self, env: Env, manager: str, name: str, cfg: Any, extra: int = 0) -> None:
+    def __init__(self, env: Env, manager: str, name: str, cfg: Any, passed: tuple[str, ...] = ()) -> None:
         self.manager, self.name, self.cfg, self._env = manager, name, cfg, env
-        self._extra = extra
+        self._passed = passed
         self.path = f"{manager}/{name}"
         self.user_function = cfg.func
         with naming(self.path):
@@ -99,6 +100,8 @@ class Term:
                 for key, value in cfg.params.items()
             }
         self.instance = None
+        called = cfg.func.__call__ if inspect.isclass(cfg.func) else cfg.func
+        check_arguments(called, cfg.params, f"term {self.path}")
         if inspect.isclass(cfg.func):
             self.instance = build_instance(cfg.func, cfg, env, self.path)
             if not callable(self.instance):
@@ -130,7 +133,9 @@ class Term:
                     self.params[key] = self._env.scene.resolve(parameter.default)
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
             return
-        own = list(known)[1 + self._extra :]  # the manager passes env and, for events, the mask
+        own = list(known)[1 + len(self._passed) :]  # the manager passes env and, for events, the mask
+        if not any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in known.values()):
+            self._check_passed(list(known)[: 1 + len(self._passed)])
         for key in self.params:
             if key not in own:
                 hint = nearby(key, own) or f"it takes {', '.join(own) or 'none'}"
@@ -140,6 +145,25 @@ class Term:
             optional = parameter.default is not inspect.Parameter.empty
             if not optional and key not in self.params and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
                 raise TickgraphError(f"term {self.path}: {label(self.cfg)} needs {key!r}; add it to params")
+
+    def _check_passed(self, names: list[str]) -> None:
+        """Refuse a function that takes something else in the place of the mask: ids, its random words, a parameter."""
+        if len(names) < 1 + len(self._passed):
+            raise TickgraphError(
+                f"term {self.path}: {label(self.cfg)} takes ({', '.join(names)}), expected "
+                f"({', '.join(('env', *self._passed))}) and its parameters"
+            )
+        for name, passed in zip(names[1:], self._passed, strict=True):
+            if passed == "mask" and (name in ("ids", "idx") or name.endswith(("_ids", "_idx"))):
+                raise TickgraphError(
+                    f"term {self.path}: {label(self.cfg)} takes {name!r}, but tickgraph passes a mask, one bool a "
+                    "world, and no ids: name it mask and write where(mask, new, old); see docs/convert-a-term.md"
+                )
+            if name == "rng" or name in self.cfg.params:
+                raise TickgraphError(
+                    f"term {self.path}: {label(self.cfg)} takes {name!r} where {passed!r} is passed; write it as "
+                    f"(env, {passed}, {name}, ...)"
+                )
 
 
 class Manager:
@@ -154,7 +178,7 @@ class Manager:
         self.terms: dict[str, Any] = {name: self._build(name, cfg) for name, cfg in cfgs.items() if cfg is not None}
 
     def _build(self, name: str, cfg: Any) -> Any:
-        return Term(self._env, self.name, name, cfg, extra=len(self.call_arguments))
+        return Term(self._env, self.name, name, cfg, self.call_arguments)
 
     @property
     def names(self) -> list[str]:
@@ -211,6 +235,20 @@ def label(cfg: Any) -> str:
     return getattr(target, "__name__", str(target))
 
 
+def plain(value: Any) -> bool:
+    """Tell whether a term returned a dense tensor of real numbers."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_complex()
+
+
+def described(value: Any) -> str:
+    """Return what a term returned, for an error: shape, or what it is instead of a plain tensor."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    if value.layout != torch.strided:
+        return f"a sparse tensor ({value.layout})"
+    return str(tuple(value.shape)) if plain(value) else f"a tensor of {value.dtype}"
+
+
 def check_value(path: str, value: Any, env: Env, what: str) -> None:
     """Refuse what a term returned unless it is a tensor (N,) of ``what`` ("float" or "bool") on the worlds' device.
 
@@ -218,13 +256,13 @@ def check_value(path: str, value: Any, env: Env, what: str) -> None:
     distance from a termination has forgotten to compare it.
     """
     home = env.episode_length.device
-    if not isinstance(value, Tensor) or value.dim() != 1 or value.shape[0] != env.num_envs:
-        got = str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+    if not plain(value) or value.dim() != 1 or value.shape[0] != env.num_envs:
+        got = described(value)
     elif torch.compiler.is_compiling():
         return  # a program is traced after an eager rehearsal, which has seen the rest
     elif value.device != home:
         got = f"a tensor on {value.device}"
-    elif value.is_complex() or (what == "bool" and value.is_floating_point()):
+    elif what == "bool" and value.is_floating_point():
         got = f"a tensor of {value.dtype}"
     else:
         return

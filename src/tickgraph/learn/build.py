@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.room import check_room
 from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
 from tickgraph.learn.learner import AlgoCfg, Learner
 from tickgraph.learn.replay import Ring
@@ -50,10 +51,18 @@ def make_learner(
     total_updates: int = 1,
     first_row: int = 0,
 ) -> Learner:
-    """Build the learner of a configuration; the arguments are those of `Learner`, and the number of worlds."""
+    """Build the learner of a configuration; the arguments are those of `Learner`, and the number of worlds.
+
+    Raises:
+        TickgraphError: the machine has not the memory for an update of these sizes, by what it takes at least.
+    """
+    assert isinstance(cfg, FlashSacCfg | SacCfg), f"no learner for {algo_name(cfg)}"
+    width = max(cfg.actor_width, cfg.critic_width)
+    check_room(8 * width**2, arena.device, f"a network of width {width}", "make actor_width and critic_width smaller")
+    rows = 8 * cfg.batch_size * cfg.critic_width
+    check_room(rows, arena.device, f"an update of batch_size {cfg.batch_size}", "make train.algo.batch_size smaller")
     if isinstance(cfg, FlashSacCfg):
         return FlashSac(cfg, obs_dims, action_dim, num_envs, arena, seed, total_updates, first_row)
-    assert isinstance(cfg, SacCfg), f"no learner for {algo_name(cfg)}"
     return Sac(cfg, obs_dims, action_dim, arena, seed, total_updates, first_row)
 
 

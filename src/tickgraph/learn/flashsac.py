@@ -49,6 +49,11 @@ class FlashSacCfg(AlgoCfg):
     least: ClassVar[dict[str, int]] = AlgoCfg.least | dict.fromkeys(
         ("actor_width", "actor_blocks", "critic_width", "critic_blocks", "noise_max_repeat"), 1
     )
+    most: ClassVar[dict[str, int]] = AlgoCfg.most | {
+        **dict.fromkeys(("actor_width", "critic_width"), 1 << 20),
+        **dict.fromkeys(("actor_blocks", "critic_blocks"), 1000),
+        "noise_max_repeat": 10_000,
+    }
     above_zero: ClassVar[tuple[str, ...]] = (*AlgoCfg.above_zero, "sigma_target", "g_max")
     not_negative: ClassVar[tuple[str, ...]] = (*AlgoCfg.not_negative, "bc_weight")
 

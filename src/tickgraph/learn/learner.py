@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
+from tickgraph.core.bounds import LARGEST
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.fields import check_fields
 from tickgraph.core.program import Resolution
@@ -25,8 +26,6 @@ STATE_FOLDERS = ("learner/", "policy/", "explorer/")
 CONSTANTS = ("learner/atoms", "/rng/row", "/rng/stream", "/rng/block", "explorer/repeat_weights")
 FORMER = ("learner/rng/words",)
 """What a state of an earlier version may have beside; it follows from the rest."""
-
-LARGEST = torch.finfo(torch.float32).max
 
 Figures = tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Sequence[Tensor]]
 """What a step hands to the metrics: figures whose mean is logged, those whose last value is, () bool: it was taken, and
@@ -61,6 +60,8 @@ class AlgoCfg:
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"discount": DISCOUNTS}
     least: ClassVar[dict[str, int]] = {"n_step": 1, "policy_period": 1, "atoms": 2, "batch_size": 2}
+    most: ClassVar[dict[str, int]] = {"n_step": 10_000, "policy_period": 2**31, "atoms": 100_000, "batch_size": 2**31}
+    """Beyond these a value is a slip of the hand."""
     above_zero: ClassVar[tuple[str, ...]] = ("v_max", "lr_start", "lr_end", "alpha_init")
     not_negative: ClassVar[tuple[str, ...]] = ("lr_warmup",)
 
@@ -74,6 +75,8 @@ class AlgoCfg:
             self._check(name, getattr(self, name) in options, hint)
         for name, least in self.least.items():
             self._check(name, getattr(self, name) >= least, f"it must be at least {least}")
+        for name, most in self.most.items():
+            self._check(name, getattr(self, name) <= most, f"it must be at most {most}")
         for name in self.above_zero:
             self._check(name, getattr(self, name) > 0.0, "it must be above 0")
         for name in ("gamma", "tau"):

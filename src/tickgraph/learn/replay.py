@@ -87,8 +87,8 @@ class Ring:
             raise TickgraphError(f"n_step is {n_step}; a window takes at least one step")
         if capacity < n_step + 1 + ahead:
             raise TickgraphError(
-                f"a ring (slots: {capacity}) holds no window (steps: {n_step}) beside what is being written ({ahead}); "
-                f"give it at least {n_step + 1 + ahead}"
+                f"a replay of {capacity} slots (replay_slots) holds no window of {n_step} steps (n_step) beside the "
+                f"{ahead} that are being written; give it at least {n_step + 1 + ahead} slots"
             )
         if boundary_rows is not None and boundary_rows < 1:
             raise TickgraphError(f"boundary_rows is {boundary_rows}; the table needs at least one row")

@@ -53,6 +53,7 @@ class SacCfg(AlgoCfg):
     """Added to that deviation."""
 
     least: ClassVar[dict[str, int]] = AlgoCfg.least | {"actor_width": 4, "critic_width": 4}
+    most: ClassVar[dict[str, int]] = AlgoCfg.most | {"actor_width": 1 << 20, "critic_width": 1 << 20}
     above_zero: ClassVar[tuple[str, ...]] = (*AlgoCfg.above_zero, "obs_eps")
     not_negative: ClassVar[tuple[str, ...]] = (
         *(*AlgoCfg.not_negative, "target_entropy_ratio", "weight_decay", "max_grad_norm"),

@@ -12,6 +12,7 @@ from torch import Tensor
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.program import Program, Resolution, resolve_execution
 from tickgraph.core.rng import normals
+from tickgraph.core.room import check_room
 from tickgraph.learn.beside import Beside
 from tickgraph.learn.learner import Learner, Tails
 from tickgraph.learn.metrics import Metrics
@@ -100,6 +101,9 @@ class UpdateCycle:
         # All words of a cycle in one go: fewer and larger kernels, and fewer operations where nothing is compiled.
         actions = learner.action_dim + learner.action_dim % 2  # normals come in pairs
         lanes = {"replay/rows": ring.draw_lanes, "noise/policy": actions, "noise/successor": actions}
+        words = 4 * updates * learner.cfg.batch_size * sum(lanes.values())
+        what = f"a table of random words for {updates} updates of {learner.cfg.batch_size} rows"
+        check_room(words, device, what, "make train.updates_per_iteration or train.algo.batch_size smaller")
         self._ahead = learner.rng.ahead({f"learner/{path}": count for path, count in lanes.items()}, updates)
         self._actor_parameters = learner.actor_storage.ordered(learner.actor)
         self._critic_parameters = learner.critic_storage.ordered(learner.critic)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tickgraph.core.bounds import Finite, Limits, Patterns
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.masked import fill_rows
 from tickgraph.env.config import ActionTermCfg
@@ -17,8 +18,6 @@ from tickgraph.mdp.matching import match_values
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
-
-Range = tuple[float, float]
 
 
 class JointAction(ActionTerm):
@@ -39,7 +38,7 @@ class JointAction(ActionTerm):
     def __init__(self, cfg: JointActionCfg, env: Env, path: str) -> None:
         super().__init__(cfg, env, path)
         index = self.entity.index
-        chosen = index.find("actuator", cfg.actuator_names, preserve_order=cfg.preserve_order)
+        chosen = index.find("actuator", cfg.actuator_names or ".*", preserve_order=cfg.preserve_order)
         idle = [index.actuator_names[a] for a in chosen if index.actuator_joint[a] < 0]
         if idle:
             raise TickgraphError(f"{path}: actuator {idle[0]!r} drives no joint; leave it out of actuator_names")
@@ -123,17 +122,17 @@ class JointActionCfg(ActionTermCfg):
     """Base of joint actions.
 
     Args:
-        actuator_names: regular expressions of actuator names.
+        actuator_names: regular expressions of actuator names; None is all.
         scale: of the raw action, for all joints or by regular expression of joint names (1 where none matches).
         offset: added to it, likewise (0 where none matches).
         clip: smallest and largest target, likewise (unlimited where none matches).
         preserve_order: columns follow ``actuator_names`` instead of the joints.
     """
 
-    actuator_names: str | tuple[str, ...] = (".*",)
-    scale: float | dict[str, float] = 1.0
-    offset: float | dict[str, float] = 0.0
-    clip: Range | dict[str, Range] | None = None
+    actuator_names: Patterns = (".*",)
+    scale: Finite | dict[str, Finite] = 1.0
+    offset: Finite | dict[str, Finite] = 0.0
+    clip: Limits | dict[str, Limits] | None = None
     preserve_order: bool = False
 
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tickgraph.core.bounds import Finite, NotNegative, Share
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.masked import assign_rows
 from tickgraph.core.rotation import yaw_of
 from tickgraph.env.config import CommandTermCfg
 from tickgraph.env.managers import CommandTerm
 from tickgraph.mdp.gait import wrap_to_pi
-from tickgraph.mdp.ranges import Range, check_range
+from tickgraph.mdp.ranges import Range
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -35,15 +36,10 @@ class UniformVelocityCommand(CommandTerm):
 
     def __init__(self, cfg: UniformVelocityCommandCfg, env: Env, path: str) -> None:
         super().__init__(cfg, env, path)
-        for name in ("rel_standing_envs", "rel_heading_envs"):
-            if not 0.0 <= getattr(cfg, name) <= 1.0:
-                raise TickgraphError(f"{path}: {name} is {getattr(cfg, name)}, expected a share from 0 to 1")
         self._steers = cfg.rel_heading_envs > 0.0
         n, arena = env.num_envs, env.arena
         heading = cfg.ranges.heading or (-math.pi, math.pi)
         rows = (cfg.ranges.lin_vel_x, cfg.ranges.lin_vel_y, cfg.ranges.ang_vel_z, heading)
-        for name, pair in zip(("lin_vel_x", "lin_vel_y", "ang_vel_z", "heading"), rows, strict=True):
-            check_range(pair, f"{path}: {name}")
         self.ranges = arena.new(f"{path}/ranges", (4, 2), why="low and high of each part of the command")
         self.ranges.copy_(torch.tensor(rows, dtype=torch.float32))
         self._value = arena.new(f"{path}/value", (n, 3), why="forward, lateral, yaw rate in the robot's frame")
@@ -143,10 +139,10 @@ class UniformVelocityCommandCfg(CommandTermCfg):
 
     class_type: Callable[..., Any] | None = UniformVelocityCommand
     ranges: VelocityRanges = field(default_factory=VelocityRanges)
-    min_planar_speed: float = 0.0
-    rel_standing_envs: float = 0.0
-    rel_heading_envs: float = 0.0
-    heading_control_stiffness: float = 1.0
+    min_planar_speed: NotNegative = 0.0
+    rel_standing_envs: Share = 0.0
+    rel_heading_envs: Share = 0.0
+    heading_control_stiffness: Finite = 1.0
     entity_name: str = "robot"
 
     Ranges = VelocityRanges
@@ -157,5 +153,5 @@ class GaitPhaseCfg(CommandTermCfg):
     """A gait clock: ``frequency`` in Hz, ``offsets`` in rad, one for each foot."""
 
     class_type: Callable[..., Any] | None = GaitPhase
-    frequency: float = 1.5
-    offsets: tuple[float, ...] = (0.0, math.pi)
+    frequency: NotNegative = 1.5
+    offsets: tuple[Finite, ...] = (0.0, math.pi)

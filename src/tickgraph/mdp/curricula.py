@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tickgraph.core.bounds import Finite, Positive, Range, Share, Whole
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.sums import world_sum
 
@@ -49,13 +50,13 @@ class penalty_scale:
         self,
         env: Env,
         mask: Tensor,
-        initial: float,
-        low: float,
-        high: float,
-        level_down: float,
-        level_up: float,
-        degree: float,
-        window: float | None = None,
+        initial: Finite,
+        low: Finite,
+        high: Finite,
+        level_down: Finite,
+        level_up: Finite,
+        degree: Share,
+        window: Positive | None = None,
     ) -> Tensor:
         played = env.episode_length - env.stats.start_length
         ended = mask & (played > 0)
@@ -90,7 +91,7 @@ class reward_weight:
         self._weights = constant(f"{path}/weights", [first, *(w for _, w in stages)], torch.float32, "weight by stage")
 
     def __call__(
-        self, env: Env, mask: Tensor, reward_name: str, weight_stages: tuple[tuple[int, float], ...]
+        self, env: Env, mask: Tensor, reward_name: str, weight_stages: tuple[tuple[Whole, Finite], ...]
     ) -> Tensor:
         weight = self._weights.gather(0, (env.rng.tick >= self._ticks).sum().reshape(1))
         env.reward_manager.weights[self._column].copy_(weight[0])
@@ -124,7 +125,9 @@ class command_ranges:
         self._ticks = constant(f"{path}/ticks", [int(t) for t, _ in stages], torch.int64, "when a stage begins")
         self._rows = constant(f"{path}/ranges", rows, torch.float32, "ranges by stage")
 
-    def __call__(self, env: Env, mask: Tensor, command_name: str, stages: tuple[tuple[int, dict], ...]) -> Tensor:
+    def __call__(
+        self, env: Env, mask: Tensor, command_name: str, stages: tuple[tuple[Whole, dict[str, Range]], ...]
+    ) -> Tensor:
         stage = (env.rng.tick >= self._ticks).sum()
         self._command.ranges.copy_(self._rows.index_select(0, stage.reshape(1))[0])
         return stage.to(torch.float32)

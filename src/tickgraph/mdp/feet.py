@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tickgraph.core.bounds import Finite, Names, NotNegative, Positive, Share
 from tickgraph.core.masked import fill_rows
 from tickgraph.env.scene import SceneEntity
 from tickgraph.mdp.gait import cycle_fraction, foot_height
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tickgraph.env.env import Env
 
 
-def feet_phase(env: Env, command_name: str, swing_height: float, sigma: float, asset_cfg: SceneEntity) -> Tensor:
+def feet_phase(env: Env, command_name: str, swing_height: Finite, sigma: Positive, asset_cfg: SceneEntity) -> Tensor:
     """exp(-sum over feet of (height - foot_height(phase))^2 / sigma), for flat ground.
 
     Args:
@@ -33,7 +34,7 @@ def feet_phase(env: Env, command_name: str, swing_height: float, sigma: float, a
 
 
 def swing_foot_height(
-    env: Env, command_name: str, target_height: float, sigma: float, stance_fraction: float, asset_cfg: SceneEntity
+    env: Env, command_name: str, target_height: Finite, sigma: Positive, stance_fraction: Share, asset_cfg: SceneEntity
 ) -> Tensor:
     """Mean over feet of exp(-(height - target)^2 / sigma), counted only for feet whose clock says swing.
 
@@ -52,10 +53,10 @@ def swing_foot_height(
 def swing_foot_arc(
     env: Env,
     command_name: str,
-    stance_height: float,
-    target_height: float,
-    sigma: float,
-    stance_fraction: float,
+    stance_height: Finite,
+    target_height: Finite,
+    sigma: Positive,
+    stance_fraction: Share,
     asset_cfg: SceneEntity,
 ) -> Tensor:
     """exp(-sum over feet of (height - arc)^2 / sigma): the arc is half a sine over the swing, flat in stance.
@@ -77,7 +78,7 @@ def swing_foot_arc(
 
 
 def gait_contact(
-    env: Env, command_name: str, stance_fraction: float, sensor_names: tuple[str, ...], force_threshold: float = 0.1
+    env: Env, command_name: str, stance_fraction: Share, sensor_names: Names, force_threshold: NotNegative = 0.1
 ) -> Tensor:
     """Share of the feet that touch the ground exactly when their clock says stance.
 
@@ -97,7 +98,7 @@ def feet_orientation_l2(env: Env, asset_cfg: SceneEntity) -> Tensor:
     return torch.sum(torch.square(quat[..., 1:3]), dim=(1, 2))
 
 
-def feet_slide(env: Env, sensor_names: tuple[str, ...], asset_cfg: SceneEntity, force_threshold: float = 1.0) -> Tensor:
+def feet_slide(env: Env, sensor_names: Names, asset_cfg: SceneEntity, force_threshold: NotNegative = 1.0) -> Tensor:
     """Sum over feet in contact of their horizontal speed, m/s.
 
     Args:
@@ -128,11 +129,11 @@ class feet_air_time:
     def __call__(
         self,
         env: Env,
-        sensor_names: tuple[str, ...],
-        threshold: float,
+        sensor_names: Names,
+        threshold: Finite,
         command_name: str,
         command_threshold: float = 0.1,
-        force_threshold: float = 1.0,
+        force_threshold: NotNegative = 1.0,
     ) -> Tensor:
         contact = contacts(env, sensor_names, force_threshold)
         landed = contact & (self.air_time > 0.0)

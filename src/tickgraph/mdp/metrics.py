@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from tickgraph.core.bounds import Finite, Names, NotNegative
 from tickgraph.env.scene import SceneEntity
 from tickgraph.mdp.observations import ROBOT, contacts
 
@@ -27,11 +28,11 @@ def yaw_rate_error(env: Env, command_name: str, asset_cfg: SceneEntity = ROBOT) 
     return (env.scene[asset_cfg.name].data.root_link_ang_vel_b[:, 2] - command).abs()
 
 
-def action_saturation(env: Env, threshold: float = 0.95) -> Tensor:
+def action_saturation(env: Env, threshold: Finite = 0.95) -> Tensor:
     """Share of the raw actions whose magnitude exceeds a threshold."""
     return (env.action_manager.action.abs() > threshold).to(torch.float32).mean(dim=1)
 
 
-def air_share(env: Env, sensor_names: tuple[str, ...], force_threshold: float = 1.0) -> Tensor:
+def air_share(env: Env, sensor_names: Names, force_threshold: NotNegative = 1.0) -> Tensor:
     """Share of these contact sensors that touch nothing."""
     return 1.0 - contacts(env, sensor_names, force_threshold).to(torch.float32).mean(dim=1)

@@ -17,7 +17,7 @@ from tickgraph.core.masked import assign_rows
 from tickgraph.env.config import CommandTermCfg
 from tickgraph.env.managers import CommandTerm
 from tickgraph.mdp.events import SixRanges
-from tickgraph.mdp.ranges import Range, check_range
+from tickgraph.mdp.ranges import Range
 from tickgraph.motion.library import Frames, MotionLibrary
 from tickgraph.motion.load import find, load_clips, shipped
 from tickgraph.motion.sampler import SamplerCfg, StartSampler
@@ -76,7 +76,6 @@ class MotionCommand(CommandTerm):
         self.sampler = StartSampler(self.library, cfg.sampler, arena, f"{path}/sampler")
         self._pose = SixRanges(env, path, "pose_range", cfg.pose_range)
         self._velocity = SixRanges(env, path, "velocity_range", cfg.velocity_range)
-        check_range(cfg.joint_position_range, f"{path}: joint_position_range")
         self.clip = arena.new(f"{path}/clip", (n,), torch.int64, "clip of each world")
         self.frame = arena.new(f"{path}/frame", (n,), torch.int64, "frame that the next state is to match", fill=1)
         self.judged = arena.new(f"{path}/judged", (n,), torch.int64, "frame that the newest state was compared with")

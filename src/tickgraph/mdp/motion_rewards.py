@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core import rotation
+from tickgraph.core.bounds import Finite, Names, Positive
 from tickgraph.env.scene import SceneEntity
 from tickgraph.mdp.motion_terms import body_index, motion_of
 from tickgraph.mdp.observations import ROBOT
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
     from tickgraph.mdp.motion_command import MotionCommand
 
 
-def motion_global_anchor_position_error_exp(env: Env, command_name: str, std: float) -> Tensor:
+def motion_global_anchor_position_error_exp(env: Env, command_name: str, std: Positive) -> Tensor:
     """The anchor's position; ``std`` in m."""
     motion = motion_of(env, command_name)
     error = torch.square(motion.anchor_pos_w - motion.robot_anchor_pos_w).sum(dim=-1)
     return torch.exp(-error / std**2)
 
 
-def motion_global_anchor_orientation_error_exp(env: Env, command_name: str, std: float) -> Tensor:
+def motion_global_anchor_orientation_error_exp(env: Env, command_name: str, std: Positive) -> Tensor:
     """The anchor's orientation; ``std`` in rad."""
     motion = motion_of(env, command_name)
     error = rotation.quat_error_magnitude(motion.anchor_quat_w, motion.robot_anchor_quat_w)
@@ -46,7 +47,7 @@ class _BodyReward:
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
         self._columns = body_index(env, cfg, path)
 
-    def __call__(self, env: Env, command_name: str, std: float, body_names: tuple[str, ...] | None = None) -> Tensor:
+    def __call__(self, env: Env, command_name: str, std: Positive, body_names: Names | None = None) -> Tensor:
         error = self.squared_error(motion_of(env, command_name))[:, self._columns]
         return torch.exp(-error.mean(dim=-1) / std**2)
 
@@ -83,14 +84,14 @@ class motion_global_body_angular_velocity_error_exp(_BodyReward):
         return torch.square(motion.reference.body_ang_vel_w - motion.robot_body_ang_vel_w).sum(dim=-1)
 
 
-def motion_joint_position_error_exp(env: Env, command_name: str, std: float) -> Tensor:
+def motion_joint_position_error_exp(env: Env, command_name: str, std: Positive) -> Tensor:
     """Joint positions, the mean over joints; ``std`` in rad."""
     motion = motion_of(env, command_name)
     error = torch.square(motion.reference.joint_pos - motion.robot_joint_pos)
     return torch.exp(-error.mean(dim=-1) / std**2)
 
 
-def motion_joint_velocity_error_exp(env: Env, command_name: str, std: float) -> Tensor:
+def motion_joint_velocity_error_exp(env: Env, command_name: str, std: Positive) -> Tensor:
     """Joint velocities, the mean over joints; ``std`` in rad/s."""
     motion = motion_of(env, command_name)
     error = torch.square(motion.reference.joint_vel - motion.robot_joint_vel)
@@ -108,7 +109,7 @@ def joint_pos_hard_limits_l2(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor
     return torch.sum(torch.square(beyond[:, asset_cfg.joint_ids]), dim=1)
 
 
-def bodies_below_height(env: Env, height: float, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+def bodies_below_height(env: Env, height: Finite, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     """Number of the selected bodies whose origin is lower than ``height``, m: undesired contacts on flat ground."""
     low = env.scene[asset_cfg.name].data.body_link_pos_w[:, asset_cfg.body_ids, 2] < height
     return torch.sum(low, dim=1, dtype=torch.float32)

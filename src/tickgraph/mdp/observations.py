@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core import rotation
+from tickgraph.core.bounds import Names, NotNegative
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.scene import SceneEntity
 
@@ -151,7 +152,7 @@ def site_height(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     return env.scene[asset_cfg.name].data.site_pos_w[:, asset_cfg.site_ids, 2]
 
 
-def contact_found(env: Env, sensor_names: tuple[str, ...], force_threshold: float = 0.0) -> Tensor:
+def contact_found(env: Env, sensor_names: Names, force_threshold: NotNegative = 0.0) -> Tensor:
     """(N, K) 1 where a contact sensor's net force exceeds a threshold (N), else 0; of the last substep.
 
     Right after a reset, before anything has moved, no contact is known and the value is 0.
@@ -159,7 +160,7 @@ def contact_found(env: Env, sensor_names: tuple[str, ...], force_threshold: floa
     return contacts(env, sensor_names, force_threshold).to(torch.float32)
 
 
-def contacts(env: Env, sensor_names: tuple[str, ...], force_threshold: float = 0.0) -> Tensor:
+def contacts(env: Env, sensor_names: Names, force_threshold: NotNegative = 0.0) -> Tensor:
     """Return (N, K) bool: each contact sensor's net force exceeds a threshold, N."""
     force = torch.stack([env.scene[name].force for name in sensor_names], dim=1)
     return torch.linalg.vector_norm(force, dim=-1) > force_threshold

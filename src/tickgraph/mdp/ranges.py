@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
+from tickgraph.core.bounds import Range, ends_in_order
 from tickgraph.core.errors import TickgraphError
 
-Range = tuple[float, float]
+__all__ = ["Range", "check_range"]
 
 
 def check_range(pair: Range, what: str) -> None:
@@ -17,9 +16,9 @@ def check_range(pair: Range, what: str) -> None:
     """
     try:
         low, high = pair
-        fine = math.isfinite(low) and math.isfinite(high) and low <= high
+        fine = ends_in_order(low, high)
     except (TypeError, ValueError):
         fine = False
     if not fine:
         given = tuple(pair) if isinstance(pair, list | tuple) else pair
-        raise TickgraphError(f"{what} is {given!r}, expected low <= high, both finite")
+        raise TickgraphError(f"{what} is {given!r}, expected two finite numbers, low <= high")

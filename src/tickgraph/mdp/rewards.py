@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tickgraph.core.bounds import Finite, Names, NotNegative, Positive
 from tickgraph.env.scene import SceneEntity
 from tickgraph.mdp.matching import match_values
 from tickgraph.mdp.observations import ROBOT, contacts, up_vector
@@ -45,7 +46,7 @@ def is_terminated(env: Env) -> Tensor:
 
 
 def track_linear_velocity(
-    env: Env, std: float, command_name: str, asset_cfg: SceneEntity = ROBOT, sensor_name: str | None = None
+    env: Env, std: Positive, command_name: str, asset_cfg: SceneEntity = ROBOT, sensor_name: str | None = None
 ) -> Tensor:
     """exp(-|v_xy - command_xy|^2 / std^2), m/s.
 
@@ -60,7 +61,7 @@ def track_linear_velocity(
 
 
 def track_angular_velocity(
-    env: Env, std: float, command_name: str, asset_cfg: SceneEntity = ROBOT, sensor_name: str | None = None
+    env: Env, std: Positive, command_name: str, asset_cfg: SceneEntity = ROBOT, sensor_name: str | None = None
 ) -> Tensor:
     """exp(-(w_z - command_z)^2 / std^2), rad/s.
 
@@ -93,12 +94,12 @@ def flat_orientation_l2(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     return torch.sum(torch.square(up_vector(env, asset_cfg)[:, :2]), dim=1)
 
 
-def upright(env: Env, std: float, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+def upright(env: Env, std: Positive, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     """exp(-sin(tilt)^2 / std^2) of the root link, or of the one body selected."""
     return torch.exp(-flat_orientation_l2(env, asset_cfg) / std**2)
 
 
-def base_height_l2(env: Env, target_height: float, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+def base_height_l2(env: Env, target_height: Finite, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     """Squared distance of the root link from a height in the world, m^2: for flat ground."""
     return torch.square(env.scene[asset_cfg.name].data.root_link_pos_w[:, 2] - target_height)
 
@@ -142,7 +143,7 @@ class joint_deviation_l2:
         self._data = entity.data
         self._weights = env.arena.constant(f"{path}/weights", values, torch.float32, "weight of each joint's deviation")
 
-    def __call__(self, env: Env, weights: float | dict[str, float] = 1.0, entity_name: str = "robot") -> Tensor:
+    def __call__(self, env: Env, weights: Finite | dict[str, Finite] = 1.0, entity_name: str = "robot") -> Tensor:
         deviation = self._data.joint_pos - self._data.default_joint_pos
         return torch.sum(self._weights * deviation * deviation, dim=1)
 
@@ -163,7 +164,7 @@ class posture:
         self._data = entity.data
         self._weights = env.arena.constant(f"{path}/weights", weights, torch.float32, "1 / (joints * std^2)")
 
-    def __call__(self, env: Env, std: float | dict[str, float], entity_name: str = "robot") -> Tensor:
+    def __call__(self, env: Env, std: Positive | dict[str, Positive], entity_name: str = "robot") -> Tensor:
         deviation = self._data.joint_pos - self._data.default_joint_pos
         return torch.exp(-torch.sum(self._weights * deviation * deviation, dim=1))
 
@@ -214,6 +215,6 @@ class electrical_power_cost:
 # Contacts -------------------------------------------------------------------------------------------------------
 
 
-def undesired_contacts(env: Env, sensor_names: tuple[str, ...], force_threshold: float = 1.0) -> Tensor:
+def undesired_contacts(env: Env, sensor_names: Names, force_threshold: NotNegative = 1.0) -> Tensor:
     """Number of these contact sensors whose net force exceeds ``force_threshold``, N."""
     return torch.sum(contacts(env, sensor_names, force_threshold), dim=1, dtype=torch.float32)

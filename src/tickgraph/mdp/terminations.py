@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from tickgraph.core.bounds import Finite, Limits, Names, NotNegative, Positive
 from tickgraph.env.scene import SceneEntity
 from tickgraph.mdp.observations import ROBOT, contacts, up_vector
 
@@ -23,12 +24,12 @@ def time_out(env: Env) -> Tensor:
 time_out.is_time_out = True
 
 
-def bad_orientation(env: Env, limit_angle: float, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+def bad_orientation(env: Env, limit_angle: NotNegative, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     """The root link, or the one body selected, is tilted by more than ``limit_angle``, rad."""
     return up_vector(env, asset_cfg)[:, 2] < math.cos(limit_angle)
 
 
-def root_height_below_minimum(env: Env, minimum_height: float, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+def root_height_below_minimum(env: Env, minimum_height: Finite, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     """The root link is lower than ``minimum_height``, m in the world: for flat ground."""
     return env.scene[asset_cfg.name].data.root_link_pos_w[:, 2] < minimum_height
 
@@ -40,17 +41,17 @@ def joint_pos_out_of_limit(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     return outside[:, asset_cfg.joint_ids].any(dim=1)
 
 
-def joint_pos_out_of_manual_limit(env: Env, bounds: tuple[float, float], asset_cfg: SceneEntity = ROBOT) -> Tensor:
+def joint_pos_out_of_manual_limit(env: Env, bounds: Limits, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     """A selected joint is outside ``bounds``, rad or m."""
     position = env.scene[asset_cfg.name].data.joint_pos[:, asset_cfg.joint_ids]
     return ((position < bounds[0]) | (position > bounds[1])).any(dim=1)
 
 
-def joint_vel_out_of_manual_limit(env: Env, max_velocity: float, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+def joint_vel_out_of_manual_limit(env: Env, max_velocity: Positive, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     """A selected joint is faster than ``max_velocity``, rad/s or m/s."""
     return (env.scene[asset_cfg.name].data.joint_vel[:, asset_cfg.joint_ids].abs() > max_velocity).any(dim=1)
 
 
-def illegal_contact(env: Env, sensor_names: tuple[str, ...], force_threshold: float = 1.0) -> Tensor:
+def illegal_contact(env: Env, sensor_names: Names, force_threshold: NotNegative = 1.0) -> Tensor:
     """The net force of one of these contact sensors exceeds ``force_threshold``, N."""
     return contacts(env, sensor_names, force_threshold).any(dim=1)

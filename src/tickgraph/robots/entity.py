@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    import mujoco
-
-Vec3 = tuple[float, float, float]
-Quat = tuple[float, float, float, float]
+from tickgraph.core.bounds import Finite, Quat, Vec3
 
 
 @dataclass
@@ -32,8 +28,8 @@ class InitialStateCfg:
     rot: Quat | None = None
     lin_vel: Vec3 = (0.0, 0.0, 0.0)
     ang_vel: Vec3 = (0.0, 0.0, 0.0)
-    joint_pos: dict[str, float] = field(default_factory=dict)
-    joint_vel: dict[str, float] = field(default_factory=dict)
+    joint_pos: dict[str, Finite] = field(default_factory=dict)
+    joint_vel: dict[str, Finite] = field(default_factory=dict)
 
 
 @dataclass
@@ -49,6 +45,6 @@ class EntityCfg:
             without them: each costs time in every step (60 of them a tenth of G1's).
     """
 
-    model: Callable[[], mujoco.MjSpec] | str | Path
+    model: Callable[[], Any] | str | Path
     init_state: InitialStateCfg = field(default_factory=InitialStateCfg)
-    look: Callable[[mujoco.MjSpec], None] | None = None
+    look: Callable[[Any], None] | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from tickgraph.core.bounds import Count, NotNegative, Positive, Terms, Threads, Whole
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.fields import check_fields
 from tickgraph.core.program import MODES
@@ -34,29 +35,29 @@ class TrainCfg:
 
     algo: AlgoCfg = field(default_factory=FlashSacCfg)
     """Which algorithm, by the class of its configuration, and its hyperparameters."""
-    num_envs: int | None = None
+    num_envs: Count | None = None
     """Worlds; by default the environment's own number (env.num_envs)."""
-    ticks_per_iteration: int = 1
+    ticks_per_iteration: Count = 1
     """Control steps of every world in an iteration."""
-    updates_per_iteration: int = 1
+    updates_per_iteration: Count = 1
     """Critic updates in an iteration."""
-    iterations: int = 10_000
+    iterations: Count = 10_000
     """Iterations of the whole run, and by default the horizon of the learning rate."""
-    lr_iterations: int | None = None
+    lr_iterations: Count | None = None
     """Iterations over which the learning rate falls; by default all. It stays at its end value afterwards."""
-    learning_starts: int = 50
+    learning_starts: Whole = 50
     """Control steps with uniform random actions before the first update."""
-    replay_slots: int = 4096
+    replay_slots: Count = 4096
     """Control steps that the replay remembers, each of all worlds."""
     time_budget_s: float | None = None
     """Wall time of training after which the run ends as completed; compiling counts, resumed parts add up."""
-    log_interval: int = 100
+    log_interval: Count = 100
     """Iterations between two rows of the log."""
-    checkpoint_interval: int = 1000
+    checkpoint_interval: Count = 1000
     """Iterations between two checkpoints; the last iteration always leaves one."""
     checkpoint_replay: bool = True
     """Save the replay too; without it a resumed run collects anew before it learns, and is not exact."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: Count = 2
     """How many checkpoints stay in the run's folder."""
     stagger: bool = True
     """Spread the worlds over an episode at the start, so that their time limits do not fall together."""
@@ -91,24 +92,15 @@ class TrainCfg:
     matmul_precision: str = "highest"
     """Float32 matrix products on a GPU: highest (float32 throughout), or high (TF32). Of no effect on a CPU, nor on the
     products that `algo.bf16` computes in bfloat16."""
-    physics_threads: int | None = None
+    physics_threads: Threads | None = None
     """Threads of the physics; by default the processors that the process may use."""
-    tick_threads: int = 1
+    tick_threads: Threads = 1
     """Threads of torch in a tick. More gain little on its small tensors, and take cores from the physics."""
-    update_threads: int | None = None
+    update_threads: Threads | None = None
     """Threads of torch in an update; by default the processors that the process may use."""
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
-        for name in (
-            *("ticks_per_iteration", "updates_per_iteration", "iterations", "replay_slots", "log_interval"),
-            *("checkpoint_interval", "keep_checkpoints", "tick_threads"),
-        ):
-            self._at_least(name, 1)
-        for name in ("num_envs", "lr_iterations", "physics_threads", "update_threads"):
-            if getattr(self, name) is not None:
-                self._at_least(name, 1)
-        self._at_least("learning_starts", 0)
         if self.time_budget_s is not None and not self.time_budget_s > 0:
             raise TickgraphError(f"train.time_budget_s is {self.time_budget_s}, expected more than 0 seconds")
         for name, options in (
@@ -121,11 +113,6 @@ class TrainCfg:
                 raise TickgraphError(f"train.{name} is {value!r}; {hint}")
         if not 0 <= self.seed < 2**63:
             raise TickgraphError(f"train.seed is {self.seed}, expected a whole number from 0 to 2^63 - 1")
-
-    def _at_least(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if value < least:
-            raise TickgraphError(f"train.{name} is {value}, expected a whole number of at least {least}")
 
 
 class EvaluationReport(Protocol):
@@ -150,17 +137,17 @@ class EvaluationCfg:
     :class:`tickgraph.run.evaluate.EvalTrace`.
     """
 
-    episodes: int = 100
+    episodes: Count = 100
     """Episodes, all played at once."""
-    episode_s: float | None = None
+    episode_s: Positive | None = None
     """Longest episode in seconds; by default the task's own."""
-    ignore_s: float = 0.0
+    ignore_s: NotNegative = 0.0
     """Seconds at each episode's start that figures leave out."""
     untrained: bool = True
     """Judge an untrained policy too at the end of training, for comparison."""
     edit: Callable[[EnvCfg], None] | None = None
     """Changes the evaluated environment's own copy of the configuration, say its command ranges."""
-    recorders: dict[str, RecorderTermCfg] = field(default_factory=dict)
+    recorders: Terms[RecorderTermCfg] = field(default_factory=dict)
     """Signals to record, by name."""
     figures: Callable[[EvalTrace], dict[str, float]] | None = None
     """Turns the recorded episodes into named numbers."""
@@ -169,14 +156,10 @@ class EvaluationCfg:
 
     def __post_init__(self) -> None:
         check_fields(self, "evaluation")
-        if self.episodes < 1:
-            raise TickgraphError(f"evaluation.episodes is {self.episodes}, expected a whole number of at least 1")
         if self.episodes > MOST_ROWS:
             raise TickgraphError(
                 f"evaluation.episodes is {self.episodes}, expected at most {MOST_ROWS} (2^32): each is a world"
             )
-        if self.episode_s is not None and not self.episode_s > 0:
-            raise TickgraphError(f"evaluation.episode_s is {self.episode_s}, expected more than 0 seconds")
 
 
 @dataclass
@@ -185,19 +168,16 @@ class VideoCfg:
 
     seconds: float = 10.0
     """Of each world."""
-    worlds: int = 1
+    worlds: Count = 1
     """How many, one after the other."""
-    width: int = 640
-    height: int = 480
-    fps: int = 25
+    width: Count = 640
+    height: Count = 480
+    fps: Count = 25
 
     def __post_init__(self) -> None:
         check_fields(self, "video")
         if not 0.0 < self.seconds < math.inf:
             raise TickgraphError(f"video.seconds is {self.seconds}, expected more than 0 seconds")
-        for name in ("worlds", "width", "height", "fps"):
-            if getattr(self, name) < 1:
-                raise TickgraphError(f"video.{name} is {getattr(self, name)}, expected a whole number of at least 1")
         for name in ("width", "height"):
             if getattr(self, name) % 2:
                 raise TickgraphError(f"video.{name} is {getattr(self, name)}, expected an even number: H.264 needs one")
@@ -223,6 +203,7 @@ class Task:
     reference: str = ""
 
     def __post_init__(self) -> None:
+        check_fields(self, "Task")
         for name, train in self.presets.items():
             if algo_name(train.algo) != check_algo(name):
                 raise TickgraphError(f"presets[{name!r}] has a {type(train.algo).__name__}; name it by its algorithm")

@@ -82,6 +82,11 @@ def evaluation_env_cfg(task: Task) -> EnvCfg:
         with own_code("evaluation.edit"):
             task.evaluation.edit(cfg)
     cfg.recorders = {**cfg.recorders, **task.evaluation.recorders}
+    if task.evaluation.ignore_s >= cfg.episode_length_s:
+        raise TickgraphError(
+            f"evaluation.ignore_s is {task.evaluation.ignore_s:g}, expected less than an evaluated episode, "
+            f"{cfg.episode_length_s:g} s: nothing would be left to judge"
+        )
     return cfg
 
 
@@ -261,10 +266,10 @@ def check_figures(task: Task, backend: str) -> None:
     Raises:
         TickgraphError: the evaluation could not be made; the text says why.
     """
+    cfg = evaluation_env_cfg(task)
     if task.evaluation.figures is None:
         return
     worlds = min(task.evaluation.episodes, 2)
-    cfg = evaluation_env_cfg(task)
     try:
         env = Env(cfg, worlds, "meta", backend, "eager")
         made = {name: term() for name, term in env.recorder_manager.terms.items()}

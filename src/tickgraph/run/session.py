@@ -114,6 +114,7 @@ def _train(
     check_figures(task, task.train.backend)
     startup.reached("loaded_s")  # Python, libraries and the task's settings
     trainer = Trainer(task, run, interrupts, ending, startup)
+    trainer.env.sim.check_room(task.evaluation.episodes)  # now, and not behind the training
     if trainer.schedule.warmup >= task.train.iterations:
         warn(
             f"all {task.train.iterations} iterations lie within the {trainer.schedule.warmup} of random actions "

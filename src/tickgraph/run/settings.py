@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tickgraph.core.errors import TickgraphError, nearby
-from tickgraph.core.fields import check_fields, hints, settable, type_name
+from tickgraph.core.fields import check_tree, configurations, hints, settable, type_name
 from tickgraph.run.arguments import split
 from tickgraph.run.config import Task
 from tickgraph.run.files import write_atomically
@@ -108,22 +108,25 @@ def parse_value(kind: Any, words: Sequence[str], what: str) -> Any:
 def recheck(task: Task) -> None:
     """Let every configuration judge its values again, after some were set one by one."""
     check_types(task)
+    if all(term is None for term in task.env.rewards.values()):
+        raise TickgraphError(
+            "env.rewards has no term: a policy learns nothing from rewards of 0; add one to EnvCfg.rewards"
+        )
     for root in ROOTS:
-        for _, node in _dataclasses(getattr(task, root), root):
+        for _, node in configurations(getattr(task, root), root):
             check = getattr(node, "__post_init__", None)
             if check is not None:
                 check()
 
 
 def check_types(task: Task) -> None:
-    """Refuse a value anywhere in a task that is not of its field's type.
+    """Refuse a value anywhere in a task that is not of its field's type, or outside the field's bounds.
 
     Raises:
         TickgraphError: the text names the value's path, the value and the type.
     """
     for root in ROOTS:
-        for path, node in _dataclasses(getattr(task, root), root):
-            check_fields(node, path)
+        check_tree(getattr(task, root), root)
 
 
 def dump(task: Task) -> dict[str, Any]:
@@ -250,16 +253,6 @@ def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> s
     if len(inside) and ".".join(walked) == path:
         return f"{option} names a group; give one of its values, such as --{inside[0]}"
     return f"{option}: {'.'.join(walked)} cannot be set on the command line; change it in the task's file"
-
-
-def _dataclasses(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        yield path, node
-        for field in dataclasses.fields(node):
-            yield from _dataclasses(getattr(node, field.name), f"{path}.{field.name}")
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            yield from _dataclasses(value, f"{path}.{key}")
 
 
 def _plain(value: Any) -> Any:

@@ -70,6 +70,9 @@ class Backend(ABC):
         self.default_qvel = arena.constant("sim/default_qvel", scene.default_qvel.tolist(), why="initial state")
         self._views["ctrl"] = self.ctrl
 
+    def check_room(self, num_envs: int) -> None:  # noqa: B027  # a backend may leave it
+        """Refuse a number of worlds, such as an evaluation's, that the machine has no memory for; here none is."""
+
     def view(self, name: str) -> Tensor:
         """Return the tensor of a field that every refresh brings up to date, in place.
 

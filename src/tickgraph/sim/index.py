@@ -251,8 +251,6 @@ def _ranges(values: Floats, limited: NDArray) -> Floats:
 def _values(given: dict[str, float], names: tuple[str, ...], default: Floats, what: str) -> Floats:
     values = np.array(default, dtype=np.float64)
     for pattern, value in given.items():
-        if not np.isfinite(value):
-            raise TickgraphError(f"init_state gives {what} {pattern!r} {value}, expected a finite number")
         values[find_names(names, pattern, what)] = value
     return values
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.fields import check_tree
 from tickgraph.robots.mj import load_mujoco, logger
 from tickgraph.sim.index import (
     EntityIndex,
@@ -171,6 +172,7 @@ def build_scene(cfg: SceneCfg) -> Scene:
 
 def compile_model(cfg: SceneCfg, look: bool = False) -> mujoco.MjModel:
     """Return the model of a scene; with ``look``, with the entities' looks, for pictures. Raises as `build_scene`."""
+    check_tree(cfg, "scene")
     mujoco = load_mujoco()
     if not cfg.entities:
         raise TickgraphError("the scene has no entities; give SceneCfg.entities at least one")
@@ -226,8 +228,6 @@ def _world_options(spec: mujoco.MjSpec, specs: dict[str, mujoco.MjSpec], cfg: Sc
 
 def _solver(spec: mujoco.MjSpec, cfg: SolverCfg, timestep: float) -> None:
     mujoco = load_mujoco()
-    if not timestep > 0:
-        raise TickgraphError(f"SceneCfg.timestep is {timestep}, expected a positive number of seconds")
     option = spec.option
     option.timestep = timestep
     enums = {
@@ -237,10 +237,7 @@ def _solver(spec: mujoco.MjSpec, cfg: SolverCfg, timestep: float) -> None:
     }
     for name, (enum, prefix) in enums.items():
         members = {key.removeprefix(prefix).lower(): member for key, member in enum.__members__.items()}
-        value = getattr(cfg, name)
-        if value not in members:
-            raise TickgraphError(f"SolverCfg.{name} is {value!r}; {nearby(value, members) or options(list(members))}")
-        setattr(option, name, members[value])
+        setattr(option, name, members[getattr(cfg, name)])
     for name in ("iterations", "ls_iterations", "tolerance", "ls_tolerance", "ccd_iterations", "impratio"):
         setattr(option, name, getattr(cfg, name))
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from tickgraph.core.bounds import Bound, Count, Named, NotNegative, Positive, Vec3
 from tickgraph.robots.entity import EntityCfg, InitialStateCfg
 from tickgraph.sim.terrain import TerrainCfg
 
 __all__ = ["CapacityCfg", "EntityCfg", "InitialStateCfg", "SceneCfg", "SensorCfg", "SolverCfg", "TerrainCfg"]
 
+Timestep = Annotated[
+    float, Bound(lambda value: 1e-6 <= value <= 0.1, "seconds from 1e-6 to 0.1: physics steps are milliseconds")
+]
 SensorKind = Literal[
     "accelerometer",
     "contact",
@@ -40,12 +44,12 @@ class SolverCfg:
     integrator: Literal["euler", "rk4", "implicit", "implicitfast"] = "implicitfast"
     solver: Literal["pgs", "cg", "newton"] = "newton"
     cone: Literal["pyramidal", "elliptic"] = "pyramidal"
-    iterations: int = 10
-    ls_iterations: int = 20
-    tolerance: float = 1e-8
-    ls_tolerance: float = 0.01
-    ccd_iterations: int = 50
-    impratio: float = 1.0
+    iterations: Count = 10
+    ls_iterations: Count = 20
+    tolerance: NotNegative = 1e-8
+    ls_tolerance: NotNegative = 0.01
+    ccd_iterations: Count = 50
+    impratio: Positive = 1.0
 
 
 @dataclass
@@ -62,10 +66,10 @@ class CapacityCfg:
         sensor_contacts: contacts that one contact sensor can match.
     """
 
-    nconmax: int | None = None
-    njmax: int | None = None
-    njmax_nnz: int | None = None
-    sensor_contacts: int = 64
+    nconmax: Count | None = None
+    njmax: Count | None = None
+    njmax_nnz: Count | None = None
+    sensor_contacts: Count = 64
 
 
 @dataclass
@@ -111,10 +115,10 @@ class SceneCfg:
         gravity: (3,) m/s^2; ``None`` takes it from the entities' models, which must agree.
     """
 
-    entities: dict[str, EntityCfg]
+    entities: Named[EntityCfg]
     terrain: TerrainCfg | None = field(default_factory=TerrainCfg)
     sensors: tuple[SensorCfg, ...] = ()
-    timestep: float = 0.005
+    timestep: Timestep = 0.005
     solver: SolverCfg = field(default_factory=SolverCfg)
     capacity: CapacityCfg = field(default_factory=CapacityCfg)
-    gravity: tuple[float, float, float] | None = None
+    gravity: Vec3 | None = None

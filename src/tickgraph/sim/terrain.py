@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tickgraph.core.errors import TickgraphError
+from tickgraph.core.bounds import LARGEST, Bound
 from tickgraph.robots.mj import load_mujoco
 
 if TYPE_CHECKING:
     import mujoco
 
 TERRAIN_BODY = "terrain"  # every geom of the ground belongs to this static body, so that sensors can name it
+
+Friction = Annotated[
+    tuple[float, float, float],
+    Bound(lambda value: all(0.0 <= part <= LARGEST for part in value), "3 finite numbers of at least 0"),
+]
 
 
 @dataclass
@@ -25,13 +30,11 @@ class TerrainCfg:
     """
 
     kind: Literal["plane"] = "plane"
-    friction: tuple[float, float, float] = (1.0, 0.005, 0.0001)
+    friction: Friction = (1.0, 0.005, 0.0001)
 
 
 def add_terrain(spec: mujoco.MjSpec, cfg: TerrainCfg) -> None:
     """Add the ground to a scene's spec, as geoms of the static body ``terrain``."""
-    if cfg.kind != "plane":
-        raise TickgraphError(f"terrain kind {cfg.kind!r} is unknown; the kinds are 'plane'")
     mujoco = load_mujoco()
     texture = spec.add_texture(
         name="terrain",

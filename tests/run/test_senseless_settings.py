@@ -1,0 +1,164 @@
+"""Settings that fit their type and mean nothing are refused in one line, from a file as from the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tickgraph.cli import main
+from tickgraph.core import room
+from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
+from tickgraph.env.config import EnvCfg
+from tickgraph.env.env import Env
+from tickgraph.learn.build import make_learner, make_ring
+from tickgraph.learn.flashsac import FlashSacCfg
+from tickgraph.learn.sac import SacCfg
+from tickgraph.learn.update import UpdateCycle
+from tickgraph.run.config import EvaluationCfg, Task, TrainCfg, VideoCfg
+from tickgraph.run.evaluate import check_figures, evaluation_env_cfg
+from tickgraph.run.settings import apply_overrides
+from tickgraph.sim.scene import SceneCfg
+from tickgraph.tasks import registry
+
+ENV = EnvCfg(SceneCfg({}))
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--train.tick-threads 100000", "tick_threads is 100000, expected a whole number of threads from 1 to 1024"),
+        ("--train.update-threads 0", "train.update_threads is 0, expected a whole number of threads from"),
+        ("--train.physics-threads 2000", "physics_threads is 2000, expected a whole number of threads"),
+        ("--train.iterations 99999999999999999", "is 99999999999999999, expected a whole number of at most 2^53"),
+        ("--train.learning-starts -1", "train.learning_starts is -1, expected a whole number of at least 0"),
+        ("--train.algo.batch-size 100000000000", "batch_size is 100000000000; it must be at most 2147483648"),
+        ("--train.algo.noise-max-repeat 1000000", "noise_max_repeat is 1000000; it must be at most 10000"),
+        ("--train.algo.n-step 1000000", "n_step is 1000000; it must be at most 10000"),
+        ("--evaluation.ignore-s -1", "evaluation.ignore_s is -1.0, expected a finite number of at least 0"),
+        ("--evaluation.episode-s inf", "evaluation.episode_s is inf, expected a finite number above 0"),
+        ("--env.episode-length-s 1e300", "env.episode_length_s is 1e+300, expected a finite number above 0"),
+        ("--env.scene.timestep 1e-9", "env.scene.timestep is 1e-09, expected seconds from 1e-6 to 0.1"),
+        ("--env.scene.solver.iterations -1", "env.scene.solver.iterations is -1, expected a whole number"),
+        ("--env.rewards.upright.weight inf", "env.rewards.upright.weight is inf, expected a finite number"),
+        ("--env.decimation 100000000", "env.decimation is 100000000, expected a whole number of physics steps from 1"),
+        ("--env.num-envs 0", "env.num_envs is 0, expected a whole number of at least 1"),
+    ],
+)  # fmt: skip
+def test_the_command_line_is_held_to_bounds(words: str, text: str) -> None:
+    with pytest.raises(TickgraphError) as caught:
+        apply_overrides(registry.load("cartpole_swingup"), words.split())
+    assert text in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Task(5), r"Task.env is 5, expected EnvCfg\(...\)"),
+        (lambda: Task(ENV, {"iterations": 5}), r"Task.train is {'iterations': 5}, expected TrainCfg\(...\)"),
+        (lambda: Task(ENV, presets=[TrainCfg()]), "Task.presets is a list, expected a dictionary of TrainCfg"),
+        (lambda: Task(ENV, edits={"sac": 5}), "Task.edits.sac is 5, expected a function or a class"),
+        (lambda: TrainCfg(algo="sac"), r"train.algo is 'sac', expected AlgoCfg\(...\)"),
+        (lambda: EvaluationCfg(recorders=[5]), r"recorders is \[5\], expected a dictionary of RecorderTermCfg"),
+        (lambda: EvaluationCfg(figures=5), "evaluation.figures is 5, expected a function or a class or None"),
+        (lambda: VideoCfg(fps=0), "video.fps is 0, expected a whole number of at least 1"),
+        (lambda: SacCfg(gamma=math.nan), "SacCfg.gamma is nan, expected a number"),
+    ],
+)  # fmt: skip
+def test_so_is_a_file(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(TickgraphError, match=text):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("task.env.rewards = [1]", "env.rewards is [1], expected a dictionary of RewardTermCfg(...) by name"),
+        ("task.env.rewards = {}", "env.rewards has no term: a policy learns nothing from rewards of 0"),
+        ("task.env.rewards = dict.fromkeys(task.env.rewards)", "env.rewards has no term"),
+        ("task.env.observations = [1]", "env.observations is [1], expected a dictionary of ObservationGroupCfg(...)"),
+        (
+            "task.env.observations['actor'].terms['cart_pos'].noise = 0.1",
+            "terms.cart_pos.noise is 0.1, expected Uniform",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "describe"])
+def test_every_command_says_it_in_one_line(
+    tmp_path: Path, command: str, change: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "task.py"
+    lines = ("def make():", "    task = cartpole_swingup()", f"    {change}", "    return task")
+    file.write_text("from tickgraph.tasks.cartpole import cartpole_swingup\n" + "\n".join(lines))
+    assert main([command, f"{file}:make"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tickgraph: ") and text in said and said.count("\n") == 1
+
+
+def test_something_of_an_episode_is_left_to_judge() -> None:
+    task = registry.load("cartpole_swingup")
+    task.evaluation.ignore_s = task.env.episode_length_s
+    with pytest.raises(
+        TickgraphError, match="evaluation.ignore_s is 10, expected less than an evaluated episode, 10 s"
+    ):
+        evaluation_env_cfg(task)
+    task.evaluation.figures = None  # said before the training, whatever is evaluated
+    with pytest.raises(TickgraphError, match="evaluation.ignore_s is 10"):
+        check_figures(task, "mujoco")
+    task.evaluation.edit = lambda cfg: setattr(cfg, "episode_length_s", 20.0)
+    assert evaluation_env_cfg(task).episode_length_s == 20.0
+
+
+# Memory -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the machine has 1 GiB left."""
+    monkeypatch.setattr(room, "free_memory", lambda: 1 << 30)
+
+
+def test_worlds_are_counted_before_they_are_made(small: None) -> None:
+    cfg = registry.load("cartpole_swingup").env
+    text = r"out of memory: an environment of 100000 worlds needs 1[0-9]\.[0-9] GiB, 1.0 GiB is free: use fewer worlds"
+    with pytest.raises(TickgraphError, match=text):
+        Env(cfg, num_envs=100_000, execution="eager")
+    env = Env(cfg, num_envs=2, execution="eager")
+    with pytest.raises(TickgraphError, match=text):
+        env.sim.check_room(100_000)
+
+
+def test_a_history_says_what_to_make_smaller(small: None) -> None:
+    cfg = registry.load("cartpole_swingup").env
+    cfg.observations["actor"].terms["cart_pos"].history_length = 10**9
+    with pytest.raises(TickgraphError, match="cart_pos/history' .* GiB is free: make its history_length smaller"):
+        Env(cfg, num_envs=2, execution="eager")
+    cfg.observations["actor"].terms["cart_pos"].history_length = 0
+    cfg.observations["actor"].terms["cart_pos"].delay_max_lag = 10**9
+    with pytest.raises(TickgraphError, match="cart_pos/delay' .* GiB is free: make its delay_max_lag smaller"):
+        Env(cfg, num_envs=2, execution="eager")
+
+
+@pytest.mark.parametrize(
+    ("cfg", "text"),
+    [
+        (FlashSacCfg(batch_size=2**30), "update of batch_size 1073741824 needs 2,048.0 GiB.*: make train.algo.batch"),
+        (SacCfg(batch_size=2**30), "update of batch_size 1073741824 needs 6,144.0 GiB.*: make train.algo.batch"),
+        (FlashSacCfg(actor_width=2**20), "a network of width 1048576 needs 8,192.0 GiB.*: make actor_width and c"),
+    ],
+)  # fmt: skip
+def test_sizes_of_a_learner_are_named(small: None, cfg: FlashSacCfg | SacCfg, text: str) -> None:
+    with pytest.raises(TickgraphError, match=text):
+        make_learner(cfg, {"actor": 3, "critic": 3}, 2, 4, Arena("cpu"), 0)
+
+
+def test_so_is_the_number_of_updates(small: None) -> None:
+    learner = make_learner(FlashSacCfg(batch_size=8), {"actor": 3, "critic": 3}, 2, 4, Arena("cpu"), 0)
+    ring = make_ring(learner, 8, 4)
+    with pytest.raises(
+        TickgraphError, match=r"random words for 100000000 updates .*: make train.updates_per_iteration"
+    ):
+        UpdateCycle(learner, ring, 10**8, "eager")
