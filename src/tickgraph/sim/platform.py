@@ -87,10 +87,15 @@ def torch_device(device: torch.device | str) -> torch.device:
     Raises:
         TickgraphError: it is unknown, or not on this machine.
     """
+    unknown = TickgraphError(f"device {device!r} is unknown; use cpu, cuda or cuda:N")
+    if not isinstance(device, str | torch.device):
+        raise unknown
     try:
         device = torch.device(device)
     except RuntimeError:
-        raise TickgraphError(f"device {device!r} is unknown; use cpu, cuda or cuda:N") from None
+        raise unknown from None
+    if device.type not in ("cpu", "cuda", "meta"):
+        raise unknown
     if device.type == "cuda":
         if not torch.cuda.is_available():
             built = torch.version.cuda is not None
