@@ -15,7 +15,7 @@ HIDDEN = [64, 64]
 
 
 def config() -> dict:
-    """Return the runner's configuration; ``policy`` is where rsl_rl 3 looks, ``actor`` and ``critic`` where later ones do."""
+    """Return the runner's configuration: rsl_rl 3 reads ``policy``, later ones ``actor`` and ``critic``."""
     model = {"class_name": "MLPModel", "hidden_dims": HIDDEN, "activation": "elu", "obs_normalization": True}
     noise = {"class_name": "GaussianDistribution", "init_std": 1.0}
     return {

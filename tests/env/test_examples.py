@@ -1,6 +1,7 @@
 """The scripts of docs/own-loop.md run, shortened."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,20 @@ def test_the_gymnasium_loop_returns_episodes():
     returns = example.main(num_envs=4, steps=510)
     assert len(returns) == 4  # of 10 s each, 50 steps a second
     assert example.main(num_envs=4, steps=510) == returns
+
+
+def test_what_the_page_shows_runs():
+    pytest.importorskip("gymnasium")
+    page = (EXAMPLES.parent / "docs" / "own-loop.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    loop, gymnasium_loop = (next(b for b in blocks if text in b) for text in ("load_task(", "VectorEnvAdapter("))
+    names = {}
+    exec(loop.replace("range(100)", "range(3)").replace("num_envs=64", "num_envs=3"), names)
+    assert names["obs"]["actor"].shape[0] == names["reward"].shape[0] == 3 and names["env"]._closed
+    assert set(names["extras"]) == {"final_obs", "time_outs", "boundary", "invalid"}
+    with names["Env"](names["task"].env, 3) as env:
+        exec(gymnasium_loop, shown := {"env": env})
+        assert shown["rewards"].shape == (3,)
 
 
 def test_rsl_rl_trains(tmp_path):

@@ -148,11 +148,6 @@ def test_numpys_whole_numbers_are_whole_numbers():
         env.reset(seed=-1)
 
 
-def test_adapters_take_environments_alone():
-    with pytest.raises(TickgraphError, match="VectorEnvAdapter was given a EnvCfg, expected an Env"):
-        VectorEnvAdapter(foot_cfg())
-
-
 def test_it_closes_behind_a_with_block_and_says_so_afterwards():
     with make() as env:
         play(env, 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.install import install_extra
 from tickgraph.sim.backend import backends
 
 AUTO = "auto"
@@ -162,4 +163,4 @@ def _missing(backend: str) -> str | None:
     if not absent:
         return None
     verb = "is" if len(absent) == 1 else "are"
-    return f"{' and '.join(absent)} {verb} not installed; pip install 'tickgraph[{traits.extra}]'"
+    return f"{' and '.join(absent)} {verb} not installed; {install_extra(traits.extra)}"
