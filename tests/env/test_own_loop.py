@@ -170,7 +170,7 @@ def in_a_fork(work):
     """Run work() in a forked process; returns its exit code, or minus the signal that ended it."""
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # what waits for threads that were not copied waits for ever
+        signal.alarm(60)  # what waits for threads that were not copied waits for ever
         try:
             work()
         except SystemExit:
@@ -210,12 +210,12 @@ def test_a_forked_process_may_end_with_an_environment_of_its_parent():
         "env = Env(foot_cfg(), num_envs=4, execution='eager')\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    signal.alarm(20)\n"
+        "    signal.alarm(60)\n"
         "    sys.exit(0)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0)\n"
     )
     path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path}, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path}, timeout=120)
 
 
 def spawned(queue):
@@ -227,5 +227,5 @@ def test_a_spawned_process_builds_its_own():
     queue = context.Queue()
     process = context.Process(target=spawned, args=(queue,))
     process.start()
-    assert queue.get(timeout=60) == float(play(make(), 2).sum())
+    assert queue.get(timeout=120) == float(play(make(), 2).sum())
     process.join()
