@@ -28,8 +28,8 @@ test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -q $(ARGS)
 
 check: $(STAMP)  ## lint, format and types
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy src/tickgraph/core
 
 clean:  ## remove the virtual environment and caches; runs/ stays

@@ -90,7 +90,7 @@ def test_reserved_draws_are_the_same_words():
             assert torch.equal(one, other)
         assert torch.equal(stream.words("w", 9), reserved.words("w", 9))
         plain.advance(), table.advance()
-        plain.set_seed(-3), table.set_seed(-3)
+        plain.set_seed(3), table.set_seed(3)
 
 
 def test_several_ticks_ahead_are_the_draws_of_each():
@@ -141,7 +141,7 @@ def test_edges():
     assert stream.choice("c", torch.zeros(3, dtype=torch.int64)).tolist() == [2, 2]
     with pytest.raises(TickgraphError, match="high - low"):
         stream.integers("i", 1, 4, 4)
-    with pytest.raises(TickgraphError, match="64 bits"):
+    with pytest.raises(TickgraphError, match=r"from 0 to 2\^64 - 1"):
         rng.set_seed(1 << 64)
 
 

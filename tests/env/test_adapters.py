@@ -135,24 +135,19 @@ def test_rsl_rl_may_begin_at_random_ages():
     assert extras["log"]["/episode_length"] == 2.0
 
 
-def test_rsl_rl_trains_on_it():
-    runners = pytest.importorskip("rsl_rl.runners")
-    vec = RslRlVecEnv(make_env(), log_every=8)
-    model = {"class_name": "MLPModel", "hidden_dims": [8], "activation": "elu", "obs_normalization": False}
-    actor = {**model, "distribution_cfg": {"class_name": "GaussianDistribution", "init_std": 1.0}}
-    cfg = {
-        "num_steps_per_env": 8,
-        "save_interval": 100,
-        "obs_groups": {"actor": ["actor"], "critic": ["actor", "critic"]},
-        "actor": actor,
-        "critic": model,
-        "algorithm": {"class_name": "PPO", "num_learning_epochs": 1, "num_mini_batches": 1, "rnd_cfg": None},
-        "multi_gpu": None,
-    }
-    runners.OnPolicyRunner(vec, cfg, log_dir=None, device="cpu").learn(2, init_at_random_ep_len=True)
-
-
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensordict", None)
-    with pytest.raises(TickgraphError, match="pip install rsl-rl-lib"):
+    with pytest.raises(TickgraphError, match="pip install 'rsl-rl-lib>=3'"):
         RslRlVecEnv(make_env())
+
+
+def test_an_older_rsl_rl_is_named(monkeypatch):
+    pytest.importorskip("tensordict")
+    monkeypatch.setattr("tickgraph.env.adapters.version", lambda name: "2.3.3")
+    with pytest.raises(TickgraphError, match="rsl_rl 3 or later, 2.3.3 is installed; run: pip install 'rsl-rl-lib>=3'"):
+        RslRlVecEnv(make_env())
+
+
+def test_adapters_take_environments_alone():
+    with pytest.raises(TickgraphError, match="VectorEnvAdapter was given a dict, expected an Env"):
+        VectorEnvAdapter({})

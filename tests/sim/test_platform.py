@@ -55,7 +55,7 @@ def test_a_gpu_without_its_backend_is_not_passed_over_in_silence(machine):
     machine(1, extra=False)
     found = resolve_platform()
     assert (found.device, found.backend) == ("cpu", "mujoco")
-    assert "mujoco_warp and warp are not installed; pip install 'tickgraph[gpu]'" in found.note
+    assert "mujoco_warp and warp are not installed; pip install -e '" in found.note and "[gpu]'" in found.note
 
 
 def test_a_backend_for_the_cpu_keeps_its_worlds_there_beside_a_gpu(machine):
@@ -72,7 +72,7 @@ def test_a_backend_for_the_cpu_keeps_its_worlds_there_beside_a_gpu(machine):
         (1, True, "cuda:1", "auto", "this machine has 1 GPUs"),
         (1, False, "cuda", "auto", "device 'cuda' cannot be had: mujoco_warp and warp are not installed"),
         (0, False, "auto", "mjwarp", "backend 'mjwarp' cannot be had: mujoco_warp and warp are not installed"),
-        (1, True, "gpu", "auto", "device 'gpu' is unknown; did you mean 'cpu'"),
+        (1, True, "gpu", "auto", "device 'gpu' is unknown; did you mean 'cuda'"),
         (1, True, "cuda:x", "auto", "device 'cuda:x' is unknown"),
         (0, True, "auto", "mujco", "backend 'mujco' is unknown; did you mean 'mujoco'"),
     ],

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.given import seed64
 
 MOST_ROWS = 1 << 32
 """Worlds that have words of their own: an id is a word of the counter."""
@@ -108,9 +109,8 @@ class Rng:
         self.set_seed(seed)
 
     def set_seed(self, seed: int) -> None:
-        """Write a new 64-bit seed in place; the tick stays where it is."""
-        if not -(1 << 63) <= seed < 1 << 64:
-            raise TickgraphError(f"seed {seed} does not fit 64 bits")
+        """Write a new seed, 0 to 2^64 - 1, in place; the tick stays where it is."""
+        seed = seed64(seed)
         self.key[0] = seed & _WORD
         self.key[1] = (seed >> 32) & _WORD
         self.refresh()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,17 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.given import whole_number
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.env import Env
 
 Array = np.ndarray | Tensor
+_INSTALL = "pip install 'rsl-rl-lib>=3'"
+
+
+def _check_env(env: Any, taker: str) -> None:
+    if not isinstance(env, Env):
+        raise TickgraphError(f"{taker} was given a {type(env).__name__}, expected an Env, such as Env(task.env)")
 
 
 class VectorEnvAdapter:
@@ -44,6 +53,7 @@ class VectorEnvAdapter:
         return object.__new__(cls)
 
     def __init__(self, env: Env, group: str | None = "actor", to_numpy: bool = True) -> None:
+        _check_env(env, "VectorEnvAdapter")
         if group is not None and group not in env.obs:
             hint = nearby(group, env.obs) or f"there are {', '.join(env.obs)}"
             raise TickgraphError(f"the task has no observation group {group!r}; {hint}")
@@ -54,12 +64,14 @@ class VectorEnvAdapter:
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin new episodes in all worlds; returns observations and infos.
 
+        With a seed at tick 0 of its random words, as building does; without one the words go on.
+
         Raises:
             TickgraphError: a reset of some worlds only was asked for; they reset themselves.
         """
         if options and "reset_mask" in options:
             raise TickgraphError("worlds reset themselves within step(); call reset() without options['reset_mask']")
-        if seed is not None and not isinstance(seed, int):
+        if isinstance(seed, list | tuple | np.ndarray):
             raise TickgraphError(f"seed is {seed!r}, expected one whole number for all worlds")
         obs, _ = self.env.reset(seed)
         return self._observation(obs), {}
@@ -148,16 +160,19 @@ class RslRlVecEnv:
             set it to the runner's ``num_steps_per_env``.
 
     Raises:
-        TickgraphError: tensordict, which rsl_rl brings, is not installed, or ``log_every`` is below 1.
+        TickgraphError: rsl_rl is older, tensordict, which it brings, is not installed, or ``log_every`` is below 1.
     """
 
     def __init__(self, env: Env, log_every: int = 24) -> None:
         try:
             from tensordict import TensorDict
         except ImportError as error:
-            raise TickgraphError("RslRlVecEnv needs rsl_rl 3 or later; run: pip install rsl-rl-lib") from error
-        if log_every < 1:
-            raise TickgraphError(f"log_every is {log_every}, expected at least 1 step")
+            raise TickgraphError(f"RslRlVecEnv needs rsl_rl 3 or later; run: {_INSTALL}") from error
+        with suppress(PackageNotFoundError):
+            installed = version("rsl-rl-lib")
+            if int(installed.partition(".")[0]) < 3:
+                raise TickgraphError(f"RslRlVecEnv needs rsl_rl 3 or later, {installed} is installed; run: {_INSTALL}")
+        _check_env(env, "RslRlVecEnv")
         self._tensordict = TensorDict
         self.env = env
         self.cfg = env.cfg
@@ -165,8 +180,8 @@ class RslRlVecEnv:
         self.num_envs = env.num_envs
         self.num_actions = env.action.shape[1]
         self.max_episode_length = env.max_episode_length
-        self._log_every, self._steps = log_every, 0
-        self._obs, _ = env.reset()
+        self._log_every, self._steps = whole_number("log_every", log_every), 0
+        self._obs = {name: value.clone() for name, value in env.obs.items()}  # it is reset already
 
     @property
     def unwrapped(self) -> Env:
@@ -189,9 +204,12 @@ class RslRlVecEnv:
         """Return the present observations, a TensorDict of groups (N, D)."""
         return self._wrap(self._obs)
 
-    def reset(self) -> tuple[Any, dict[str, Any]]:
-        """Begin new episodes in all worlds; returns observations and extras."""
-        self._obs, _ = self.env.reset()
+    def reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin new episodes in all worlds; returns observations and extras.
+
+        With a seed at tick 0 of its random words, as building does; without one the words go on.
+        """
+        self._obs, _ = self.env.reset(seed)
         return self.get_observations(), {}
 
     def step(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, dict[str, Any]]:

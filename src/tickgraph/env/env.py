@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+import os
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.fields import check_tree
+from tickgraph.core.given import seed64, whole_number
 from tickgraph.core.judge import Blocker, judge_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
@@ -19,6 +21,7 @@ from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
 from tickgraph.env.blockers import build_blocker, host_state_blockers
 from tickgraph.env.config import EnvCfg
+from tickgraph.env.given import check_cfg, check_process
 from tickgraph.env.managers import (
     ActionManager,
     CommandManager,
@@ -69,15 +72,16 @@ class Env:
 
     Every tensor is full width and lives in ``arena``; read them, never rebind them. ``obs[group]`` and
     ``final_obs[group]`` (N, D), ``action`` (N, A), ``reward`` (N,) float32; ``terminated, truncated, invalid, done,
-    rewrite, restarted, written`` (N,) bool; ``episode_length`` (N,) int64 in control steps.
+    rewrite, restarted, written`` (N,) bool; ``episode_length`` (N,) int64 in control steps. It is reset already; ``with
+    Env(...) as env:`` closes it.
 
     Args:
-        cfg: the task.
+        cfg: the task's environment, ``load_task(NAME).env``.
         num_envs: number of worlds; by default the task's own.
         device: where the tensors live; "meta" builds shapes alone, for the judge.
         backend: physics backend by name.
         execution: "auto", "eager", "compile" or "graph".
-        seed: 64-bit seed of every random word.
+        seed: of every random word, 0 to 2^64 - 1.
         threads: physics threads; by default the processors that the process may use.
 
     Raises:
@@ -95,10 +99,9 @@ class Env:
         seed: int = 0,
         threads: int | None = None,
     ) -> None:
+        check_cfg(cfg)
         self.cfg = cfg
-        self.num_envs = cfg.num_envs if num_envs is None else num_envs
-        if isinstance(self.num_envs, bool) or not isinstance(self.num_envs, int) or self.num_envs < 1:
-            raise TickgraphError(f"num_envs is {self.num_envs!r}, expected a whole number of at least 1")
+        self.num_envs = whole_number("num_envs", cfg.num_envs if num_envs is None else num_envs)
         if self.num_envs > MOST_ROWS:
             raise TickgraphError(
                 f"num_envs is {self.num_envs}, expected at most {MOST_ROWS} (2^32), as many as random words can be "
@@ -106,7 +109,7 @@ class Env:
             )
         check_tree(cfg, "")
         self.device = torch_device(device)
-        self.seed = seed
+        self.seed = seed64(seed)
         self.backend_name = backend
         self.physics_dt = cfg.scene.timestep
         self.step_dt = cfg.scene.timestep * cfg.decimation
@@ -114,20 +117,21 @@ class Env:
         self.policy: Policy | None = None
         self.ring: Ring | None = None
         with memory_for(f"an environment of {self.num_envs} worlds"):
-            self._build(cfg, backend, seed, threads)
+            self._build(cfg, backend, self.seed, threads)
         self._requested = execution
         self._resolution = self._resolve(execution)
         self._tick = transition.Tick(self, self._resolution)
         self._slot = 0
+        self._process = os.getpid()
         self._closed = False
         if self.device.type != "meta":
-            self.reset()
+            self.reset(self.seed)
 
     # Use -------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Play one whole control step in every world."""
-        self._check_open()
+        self._check_usable()
         self._tick.graph()
 
     def tick_body(self) -> None:
@@ -152,7 +156,8 @@ class Env:
         Returns:
             obs {group: (N, D)}, reward (N,), terminated (N,), truncated (N,), extras. Finished worlds are reset
             already: their last observation is ``extras["final_obs"]``, full width, valid where terminated | truncated;
-            ``extras["time_outs"]`` is truncated. What one call returns stays intact until the call after the next.
+            ``extras["time_outs"]`` is truncated; ``extras["boundary"]`` is where ``obs`` does not follow: an end, or a
+            state that a command rewrote. What one call returns stays intact until the call after the next.
 
         Raises:
             TickgraphError: the action has another shape, or a policy is attached and acts by itself.
@@ -163,24 +168,29 @@ class Env:
             raise TickgraphError(f"action is of type {type(action).__name__}, expected a tensor; see VectorEnvAdapter")
         if action.shape != self.action.shape:
             raise TickgraphError(f"action has shape {tuple(action.shape)}, expected {tuple(self.action.shape)}")
-        self._check_open()
+        self._check_usable()
         self.action.copy_(action.detach())
         self._tick.graph()
         return self._publish()
 
     @torch.no_grad()
     def reset(self, seed: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Begin new episodes in every world, at tick 0 of the random words; startup events run again.
+        """Begin new episodes in every world; startup events run again.
+
+        Args:
+            seed: begin at tick 0 of this seed's random words, as building does. Without one the words go on with the
+                next tick, so that the episodes are other ones.
 
         Returns:
             obs {group: (N, D)} and extras.
         """
-        self._check_open()
-        if seed is not None:
-            self.seed = seed
-            self.rng.set_seed(seed)
-        self.rng.tick.zero_()
-        self.rng.refresh()
+        self._check_usable()
+        if seed is None:
+            self.rng.advance()
+        else:
+            self.seed = seed64(seed)
+            self.rng.tick.zero_()
+            self.rng.set_seed(self.seed)
         for flag in (self.terminated, self.truncated, self.invalid, self.rewrite):
             flag.zero_()
         self.done.fill_(True)
@@ -264,11 +274,13 @@ class Env:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return everything that the next tick reads: the arena and the backend's own state."""
+        self._check_usable()
         state = {f"arena/{name}": value for name, value in self.arena.snapshot().items()}
         return state | {f"sim/{name}": value for name, value in self.sim.state_dict().items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Write a state back in place; raises TickgraphError where names or shapes differ."""
+        self._check_usable()
         self.arena.restore({k.removeprefix("arena/"): v for k, v in state.items() if k.startswith("arena/")})
         self.sim.load_state_dict({k.removeprefix("sim/"): v for k, v in state.items() if k.startswith("sim/")})
 
@@ -277,9 +289,19 @@ class Env:
         self.sim.close()
         self._closed = True
 
-    def _check_open(self) -> None:
+    def __enter__(self) -> Env:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TickgraphError("an environment cannot be copied or sent to another process: build it there")
+
+    def _check_usable(self) -> None:
         if self._closed:
             raise TickgraphError("the environment is closed; build another")
+        check_process(self._process)
 
     # Build -----------------------------------------------------------------------------------------------------
 
@@ -413,6 +435,7 @@ class Env:
             "terminated": self.terminated,
             "truncated": self.truncated,
             "invalid": self.invalid,
+            "boundary": self.restarted,
         }
 
     def _publish(self) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -425,5 +448,6 @@ class Env:
             "final_obs": {g: slot[f"final_obs/{g}"] for g in self.final_obs},
             "time_outs": slot["truncated"],
             "invalid": slot["invalid"],
+            "boundary": slot["boundary"],
         }
         return obs, slot["reward"], slot["terminated"], slot["truncated"], extras

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.install import install_extra
 from tickgraph.run.manifest import machine, result_header, versions
 from tickgraph.run.packages import CACHE, compiler_cache_fault
 from tickgraph.run.panel import one_line
@@ -189,7 +190,7 @@ def _gpu_extra() -> Finding:
         what = ", ".join(f"{name} {version}" for name, version in found.items())
         return Finding("gpu extra", True, what, "backend mjwarp runs here; beside a GPU it is the one that is used")
     why = f"only {next(iter(found))} is installed" if found else "not installed"
-    return Finding("gpu extra", False, why, "needed on a GPU alone: pip install 'tickgraph[gpu]'")
+    return Finding("gpu extra", False, why, f"needed on a GPU alone: {install_extra('gpu')}")
 
 
 def installed(name: str) -> str | None:

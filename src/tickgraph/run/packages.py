@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.install import install_extra
 
+GPU = "the extra gpu"
 # What pip installs for the modules that this package imports.
 PACKAGES = {
     "torch": "torch",
@@ -20,8 +22,8 @@ PACKAGES = {
     "safetensors": "safetensors",
     "imageio_ffmpeg": "imageio-ffmpeg",
     "matplotlib": "matplotlib",
-    "mujoco_warp": "tickgraph[gpu]",
-    "warp": "tickgraph[gpu]",
+    "mujoco_warp": GPU,
+    "warp": GPU,
 }
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _HERE = str(Path(__file__).parents[1])
@@ -45,9 +47,9 @@ def missing_package(error: BaseException | None) -> TickgraphError | None:
         step = step.tb_next
     if not importer.startswith(_HERE) and not any(name in Path(importer).parts for name in _LIBRARIES):
         return None
-    return TickgraphError(
-        f"the package for {module!r} is not installed in this Python; run: pip install '{PACKAGES[module]}'"
-    )
+    package = PACKAGES[module]
+    command = install_extra("gpu") if package is GPU else f"pip install '{package}'"
+    return TickgraphError(f"the package for {module!r} is not installed in this Python; run: {command}")
 
 
 def compiler_cache_fault() -> str | None:

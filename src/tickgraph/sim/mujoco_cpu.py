@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import warnings
+import weakref
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +42,9 @@ class MujocoBackend(Backend):
         self, scene: Scene, num_envs: int, device: torch.device, arena: Arena, threads: int | None = None
     ) -> None:
         if device.type != "cpu":
-            raise TickgraphError(f"backend 'mujoco' runs on device 'cpu', not on {str(device)!r}")
+            raise TickgraphError(
+                f"backend 'mujoco' runs on device 'cpu', not on {str(device)!r}; give backend='mjwarp', or device='cpu'"
+            )
         super().__init__(scene, num_envs, device, arena)
         self._mujoco = load_mujoco()
         from mujoco import batch
@@ -49,6 +53,7 @@ class MujocoBackend(Backend):
         check_value(threads, Threads | None, "threads")
         self.check_room(num_envs)
         self._batch = batch.Batch(scene.mjmodel, num_envs, threads or processors(), persistent=True)
+        _OPEN.add(self)
         self._stage_vel = int(self._mujoco.mjtStage.mjSTAGE_VEL)
         self._stage_none = int(self._mujoco.mjtStage.mjSTAGE_NONE)
         self._live = {name: self._batch.bind(name) for name in ("qpos", "qvel", "ctrl")}
@@ -224,6 +229,20 @@ class MujocoBackend(Backend):
     def _warning_totals(self) -> dict[str, int]:
         totals = self._warnings + self._batch.warning[:, :, 1].sum(axis=0)
         return {name: int(total) for name, total in zip(self._warning_names, totals, strict=True)}
+
+
+_OPEN: weakref.WeakSet[MujocoBackend] = weakref.WeakSet()
+
+
+def _abandon() -> None:
+    """In a forked process, keep batches for good: freeing one waits for its threads, which only the parent has."""
+    for backend in list(_OPEN):
+        if backend._batch is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(backend._batch))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon)
 
 
 def processors() -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.install import install_extra
 from tickgraph.sim.backend import backends
 
 AUTO = "auto"
@@ -90,10 +91,15 @@ def torch_device(device: torch.device | str) -> torch.device:
     Raises:
         TickgraphError: it is unknown, or not on this machine.
     """
+    unknown = TickgraphError(f"device {device!r} is unknown; use cpu, cuda or cuda:N")
+    if not isinstance(device, str | torch.device):
+        raise unknown
     try:
         device = torch.device(device)
     except RuntimeError:
-        raise TickgraphError(f"device {device!r} is unknown; use cpu, cuda or cuda:N") from None
+        raise unknown from None
+    if device.type not in ("cpu", "cuda", "meta"):
+        raise unknown
     if device.type == "cuda":
         if not torch.cuda.is_available():
             built = torch.version.cuda is not None
@@ -161,4 +167,4 @@ def _missing(backend: str) -> str | None:
     if not absent:
         return None
     verb = "is" if len(absent) == 1 else "are"
-    return f"{' and '.join(absent)} {verb} not installed; pip install 'tickgraph[{traits.extra}]'"
+    return f"{' and '.join(absent)} {verb} not installed; {install_extra(traits.extra)}"

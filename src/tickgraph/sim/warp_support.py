@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.install import install_extra
 from tickgraph.robots.mj import load_mujoco
 from tickgraph.sim.model import Scene
 
-MISSING = "backend 'mjwarp' needs MuJoCo Warp, which is not installed here: pip install 'tickgraph[gpu]'"
+MISSING = f"backend 'mjwarp' needs MuJoCo Warp, which is not installed here: {install_extra('gpu')}"
 # Sensors of positions and velocities that follow from what `refresh` computes.
 _SENSORS = frozenset(
     "MAGNETOMETER JOINTPOS BALLQUAT FRAMEPOS FRAMEXAXIS FRAMEYAXIS FRAMEZAXIS FRAMEQUAT SUBTREECOM INSIDESITE CLOCK "

@@ -1,0 +1,39 @@
+"""What a caller may hand to an environment, and where it may use it; anything else is one line."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.env.config import EnvCfg
+
+
+def check_cfg(cfg: Any) -> None:
+    """Refuse what is no configuration of an environment, and say where the one meant is found.
+
+    Raises:
+        TickgraphError: it is a task, the name of one, or something else.
+    """
+    if isinstance(cfg, EnvCfg):
+        return
+    if isinstance(getattr(cfg, "env", None), EnvCfg):
+        raise TickgraphError("Env was given a Task, expected the EnvCfg in it: write Env(task.env, ...)")
+    if isinstance(cfg, str):
+        raise TickgraphError(f"Env was given {cfg!r}, expected an EnvCfg: write Env(load_task({cfg!r}).env, ...)")
+    kind = "the class" if isinstance(cfg, type) else "the function" if callable(cfg) else "an object of type"
+    name = getattr(cfg, "__name__", type(cfg).__name__)
+    raise TickgraphError(f"Env was given {kind} {name}, expected an EnvCfg, such as load_task(NAME).env")
+
+
+def check_process(built_in: int) -> None:
+    """Refuse to go on in a process that was forked: threads, those of the physics and of torch, are not copied.
+
+    Raises:
+        TickgraphError: this is not process ``built_in``.
+    """
+    if os.getpid() != built_in:
+        raise TickgraphError(
+            f"this environment was built in process {built_in} and cannot be used in a forked one: build it there, or "
+            "use the spawn start method"
+        )
