@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import random
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tickgraph.core.arena import Arena
-from tickgraph.core.host_state import HostState, changed_host_state, host_state, recorded_assignments
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.foreign import function_of, functions_of, is_foreign
+from tickgraph.core.host_state import HostState, changed_host_state, held_by, host_state, recorded_assignments
+from tickgraph.core.outside import Storages, holder_of
 
 __all__ = ["Blocker", "HostState", "JudgedCall", "changed_host_state", "host_state", "judge_calls"]
 
@@ -52,7 +51,7 @@ class Blocker:
     @classmethod
     def of(cls, manager: str, term: str, func: object, reason: str, kind: str = "host state") -> Blocker:
         """Return a blocker at the place where a function, class or instance is defined."""
-        return cls(manager, term, *_place_of_definition(func), reason, kind)
+        return cls(manager, term, *place_of_definition(func), reason, kind)
 
 
 @dataclass(frozen=True)
@@ -97,16 +96,17 @@ class _Finding:
 
 def _judge(call: JudgedCall) -> list[Blocker]:
     watch = _Watch(call.func)
-    function = _function_of(call.func)
-    owners = [owner for owner in (*call.owners, function) if owner is not None]
+    owners = [*call.owners, *functions_of(call.func)]
     before, tensors, generators = host_state(owners), _identities(call.arena), _generators()
     saved = [(vars(owner), dict(vars(owner))) for owner in call.owners if hasattr(owner, "__dict__")]
     try:
         with recorded_assignments(call.owners, watch.assign), torch.no_grad():
-            with _Functions(watch) as functions, _Operations(functions, call.arena):
+            with _Functions(watch) as functions, _Operations(functions, call):
                 call.fn()
     except _Found:
         pass
+    except TickgraphError as error:
+        watch.note(ERROR, str(error), watch.place_of(error))
     except (Exception, SystemExit) as error:
         text = str(error).strip().splitlines()
         reason = f"raises {type(error).__name__}: {text[0]}" if text else f"raises {type(error).__name__}"
@@ -131,7 +131,7 @@ class _Watch:
     def __init__(self, func: Callable[..., object]) -> None:
         self.findings: list[_Finding] = []
         self.assigned: set[tuple[int, str]] = set()
-        self._default = _place_of_definition(func)
+        self._default = place_of_definition(func)
 
     def note(self, kind: str, reason: str, place: tuple[str, int] | None = None) -> None:
         self.findings.append(_Finding(kind, reason, place or self._default))
@@ -165,18 +165,7 @@ class _Watch:
         return place
 
     def _is_users(self, file: str) -> bool:
-        return file == self._default[0] or _is_foreign(file)
-
-
-@functools.cache
-def _is_foreign(file: str) -> bool:
-    """Tell whether a file belongs neither to this package nor to torch, a library or Python itself."""
-    if file.startswith("<"):
-        return False
-    path = Path(file).resolve()
-    homes = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(sysconfig.get_path("stdlib")))
-    libraries = {"site-packages", "dist-packages"}
-    return not libraries.intersection(path.parts) and not any(path.is_relative_to(home.resolve()) for home in homes)
+        return file == self._default[0] or is_foreign(file)
 
 
 class _Functions(TorchFunctionMode):
@@ -211,11 +200,13 @@ class _Functions(TorchFunctionMode):
 class _Operations(TorchDispatchMode):
     """Sees every operator with its tensors."""
 
-    def __init__(self, functions: _Functions, arena: Arena) -> None:
+    def __init__(self, functions: _Functions, call: JudgedCall) -> None:
         super().__init__()
         self.functions = functions
         self.watch = functions.watch
-        self.arena = arena
+        self.call = call
+        self.storages = Storages(call.arena)
+        self.told: set[str] = set()
 
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, kinds: object, args: tuple = (), kwargs: dict | None = None
@@ -240,20 +231,39 @@ class _Operations(TorchDispatchMode):
             self._block(REBOUND, "changes the storage of a tensor; write it in place")
         self._check_writes(func, args, kwargs)
         result = func(*args, **kwargs)
+        self.storages.add_results(result, inputs)
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type != "meta":
                 self._block(OTHER_DEVICE, f"makes a tensor on {leaf.device}; pass device=")
         return result
 
     def _check_writes(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
-        if not func._schema.is_mutable:
+        norm = func.overloadpacket in _BATCH_NORMS
+        if not func._schema.is_mutable and not norm:
             return
         given = {**{a.name: v for a, v in zip(func._schema.arguments, args, strict=False)}, **kwargs}
         written = [given.get(a.name) for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
-        storages = {leaf.untyped_storage()._cdata for leaf in tree_leaves(written) if isinstance(leaf, Tensor)}
-        for name, tensor in self.arena.read_only().items():
-            if tensor.untyped_storage()._cdata in storages:
-                self._block(READ_ONLY, f"writes {name!r}, which the simulation alone may; work on a copy (clone())")
+        if norm and given.get("training"):
+            written += [given.get("running_mean"), given.get("running_var")]
+        for leaf in tree_leaves(written):
+            if isinstance(leaf, Tensor):
+                self._check_write(leaf)
+
+    def _check_write(self, tensor: Tensor) -> None:
+        view = self.storages.read_only(tensor)
+        if view is not None:
+            self._block(READ_ONLY, f"writes {view!r}, which the simulation alone may; work on a copy (clone())")
+        constant = self.storages.constant(tensor)
+        if constant is not None:
+            what = f"constant {constant!r}, which no checkpoint holds: declare it with env.arena.new(...)"
+        elif self.storages.outside(tensor):
+            name = holder_of(tensor, held_by(self.call.owners, functions_of(self.call.func))) or "a tensor"
+            what = f"{name}, which is outside the arena, so no checkpoint holds it: make it with env.arena.new(...)"
+        else:
+            return
+        if what not in self.told:  # the call goes on: more may be found
+            self.told.add(what)
+            self.watch.note(HOST_STATE, f"writes {what}", self.watch.here())
 
     def _check_indices(self, func: torch._ops.OpOverload, args: tuple) -> None:
         if func.overloadpacket not in _INDEXED:
@@ -275,6 +285,8 @@ class _Operations(TorchDispatchMode):
 _ATEN = torch.ops.aten
 _INDEXED = (_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_, _ATEN._unsafe_index_put)
 _REBINDS = (_ATEN.set_, _ATEN.resize_, _ATEN.resize_as_)
+# Write running statistics, which their schemas do not say.
+_BATCH_NORMS = (_ATEN.native_batch_norm, _ATEN.cudnn_batch_norm, _ATEN.miopen_batch_norm)
 # Reads an error code back, which no tag says.
 _HOST_READS = (_ATEN._linalg_check_errors.default,)
 
@@ -297,9 +309,9 @@ def _owner_name(owner: object) -> str:
     return "" if isinstance(owner, types.FunctionType | types.MethodType) else f"{type(owner).__name__}."
 
 
-def _place_of_definition(func: object) -> tuple[str, int]:
+def place_of_definition(func: object) -> tuple[str, int]:
     """Return file and line of the function that runs, or else of the class that `func` is or belongs to."""
-    function = _function_of(func)
+    function = function_of(func)
     if function is not None:
         return function.__code__.co_filename, function.__code__.co_firstlineno
     kind = func if isinstance(func, type) else type(func)
@@ -307,16 +319,6 @@ def _place_of_definition(func: object) -> tuple[str, int]:
         return inspect.getsourcefile(kind) or "<unknown>", inspect.getsourcelines(kind)[1]
     except (OSError, TypeError):
         return "<unknown>", 0
-
-
-def _function_of(func: Any) -> types.FunctionType | None:
-    """Return the plain function that runs when `func` is called, None for one that is not written in Python."""
-    while isinstance(func, functools.partial):
-        func = func.func
-    if not isinstance(func, types.FunctionType | types.MethodType):
-        func = inspect.getattr_static(func if isinstance(func, type) else type(func), "__call__", None)
-    func = inspect.unwrap(getattr(func, "__func__", func))
-    return func if isinstance(func, types.FunctionType) else None
 
 
 def _identities(arena: Arena) -> dict[str, tuple]:
