@@ -15,8 +15,8 @@ N = 6
 class Env:
     """An environment as small as a term of the judge's tests needs it."""
 
-    def __init__(self) -> None:
-        self.arena = Arena("meta")
+    def __init__(self, device: str = "meta") -> None:
+        self.arena = Arena(device)
         self.x = self.arena.new("x", (N, 4))
         self.ids = self.arena.new("ids", (N,), torch.int64)
         self.mask = self.arena.new("mask", (N,), torch.bool)

@@ -20,8 +20,9 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.core.foreign import function_of, functions_of, is_foreign
 from tickgraph.core.host_state import HostState, changed_host_state, held_by, host_state, recorded_assignments
 from tickgraph.core.outside import Storages, holder_of
+from tickgraph.core.refusals import place_of_refusal, refusal_of, said_by_torch
 
-__all__ = ["Blocker", "HostState", "JudgedCall", "changed_host_state", "host_state", "judge_calls"]
+__all__ = ["Blocker", "HostState", "JudgedCall", "changed_host_state", "host_state", "judge_calls", "refused_calls"]
 
 HOST_READ = "host read"
 DYNAMIC_SHAPE = "dynamic shape"
@@ -31,6 +32,7 @@ HOST_DATA = "host data"
 REBOUND = "rebound tensor"
 READ_ONLY = "read-only tensor"
 HOST_STATE = "host state"
+REFUSED = "compiler refuses"
 ERROR = "error"
 
 
@@ -81,6 +83,22 @@ def judge_calls(calls: Iterable[JudgedCall]) -> list[Blocker]:
     No C++ compiler and no GPU are needed.
     """
     return [blocker for call in calls for blocker in _judge(call)]
+
+
+def refused_calls(calls: Iterable[JudgedCall]) -> list[Blocker]:
+    """Trace each call of an author's code alone, and return what torch.compile refuses of it beside all that is judged.
+
+    It names one refusal a term, the first; what the package brings needs no tracing. No compiler is needed.
+    """
+    found: dict[tuple[str, str], Blocker] = {}
+    for call in calls:
+        key = (call.manager, call.term)
+        if key not in found and any(is_foreign(function.__code__.co_filename) for function in functions_of(call.func)):
+            error = refusal_of(call.fn)
+            if error is not None:
+                place = place_of_refusal(error) or place_of_definition(call.func)
+                found[key] = Blocker(*key, *place, said_by_torch(error), REFUSED)
+    return list(found.values())
 
 
 class _Found(BaseException):

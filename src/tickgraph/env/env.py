@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.judge import Blocker, judge_calls
+from tickgraph.core.judge import Blocker, judge_calls, refused_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
 from tickgraph.core.rng import MOST_ROWS, Rng
@@ -223,18 +223,31 @@ class Env:
         """Return what would keep the task from running compiled or captured; needs no compiler and no GPU.
 
         Args:
-            host_state_too: also play a few real ticks with few worlds and report Python attributes that changed.
+            host_state_too: also trace an author's terms as torch.compile does, and play a few real ticks with few
+                worlds and report Python attributes that changed.
         """
         try:
             judged = self if self.device.type == "meta" else Env(self.cfg, self.num_envs, "meta", self.backend_name)
         except BuildError as error:
             return [build_blocker(error)]
         found = judge_calls([call for manager in judged.managers for call in manager.calls()])
-        if host_state_too and not found:
+        return found + self._blockers_in_use(found) if host_state_too else found
+
+    def _blockers_in_use(self, found: list[Blocker]) -> list[Blocker]:
+        """Return what only a real environment of few worlds shows, beside the blockers of terms that are found."""
+        try:
             env = Env(self.cfg, 4, "cpu", self.backend_name, "eager")
-            found += host_state_blockers(env)
-            env.close()
-        return found
+        except TickgraphError:
+            if found:  # first things first
+                return []
+            raise
+        known = {(blocker.manager, blocker.term) for blocker in found}
+        calls = [call for manager in env.managers for call in manager.calls()]
+        more = refused_calls(call for call in calls if (call.manager, call.term) not in known)
+        if not found and not more:
+            more = host_state_blockers(env)
+        env.close()
+        return more
 
     def execution_report(self) -> dict[str, dict[str, Any]]:
         """Return what was asked for and what runs, for each program of the tick, and for "tick" as a graph."""
