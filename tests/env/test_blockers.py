@@ -81,7 +81,7 @@ def test_host_state_that_only_real_ticks_show(monkeypatch):
         calls.append(1)
         return env.reward
 
-    monkeypatch.setattr("tickgraph.env.env.judge_calls", lambda calls: [])
+    monkeypatch.setattr("tickgraph.env.env.judge_calls", lambda calls, around: [])
     cfg = Slider().cfg()
     cfg.metrics = {"counts": MetricTermCfg(counts)}
     [blocker] = Env(cfg, num_envs=2, execution="eager").blockers()

@@ -7,6 +7,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -76,13 +77,19 @@ class JudgedCall:
     arena: Arena
 
 
-def judge_calls(calls: Iterable[JudgedCall]) -> list[Blocker]:
+def judge_calls(
+    calls: Iterable[JudgedCall], around: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> list[Blocker]:
     """Run each call once, alone, and return everything that stands against compiling or capturing it.
 
     The first operation that blocks ends its call; changes of Python state up to there are reported as well.
     No C++ compiler and no GPU are needed.
+
+    Args:
+        calls: what to judge.
+        around: a context that each call is made in.
     """
-    return [blocker for call in calls for blocker in _judge(call)]
+    return [blocker for call in calls for blocker in _judge(call, around)]
 
 
 def refused_calls(calls: Iterable[JudgedCall]) -> list[Blocker]:
@@ -112,13 +119,13 @@ class _Finding:
     place: tuple[str, int]
 
 
-def _judge(call: JudgedCall) -> list[Blocker]:
+def _judge(call: JudgedCall, around: Callable[[], AbstractContextManager[object]]) -> list[Blocker]:
     watch = _Watch(call.func)
     owners = [*call.owners, *functions_of(call.func)]
     before, tensors, generators = host_state(owners), _identities(call.arena), _generators()
     saved = [(vars(owner), dict(vars(owner))) for owner in call.owners if hasattr(owner, "__dict__")]
     try:
-        with recorded_assignments(call.owners, watch.assign), torch.no_grad():
+        with recorded_assignments(call.owners, watch.assign), torch.no_grad(), around():
             with _Functions(watch) as functions, _Operations(functions, call):
                 call.fn()
     except _Found:

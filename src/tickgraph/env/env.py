@@ -230,7 +230,8 @@ class Env:
             judged = self if self.device.type == "meta" else Env(self.cfg, self.num_envs, "meta", self.backend_name)
         except BuildError as error:
             return [build_blocker(error)]
-        found = judge_calls([call for manager in judged.managers for call in manager.calls()])
+        once = judged.rng.each_draw_once
+        found = judge_calls((call for manager in judged.managers for call in manager.calls()), once)
         return found + self._blockers_in_use(found) if host_state_too else found
 
     def _blockers_in_use(self, found: list[Blocker]) -> list[Blocker]:
@@ -392,7 +393,7 @@ class Env:
         for manager in self.managers:
             manager.rehearse()
             for call in manager.calls():
-                with calling(f"{call.manager}/{call.term}"):
+                with calling(f"{call.manager}/{call.term}"), self.rng.each_draw_once():
                     call.fn()
         for part in transition.PARTS:
             part(self)
