@@ -23,7 +23,16 @@ from tickgraph.core.host_state import HostState, changed_host_state, held_by, ho
 from tickgraph.core.outside import Storages, holder_of
 from tickgraph.core.refusals import place_of_refusal, refusal_of, said_by_torch
 
-__all__ = ["Blocker", "HostState", "JudgedCall", "changed_host_state", "host_state", "judge_calls", "refused_calls"]
+__all__ = [
+    "OUTSIDE_CHECKPOINTS",
+    "Blocker",
+    "HostState",
+    "JudgedCall",
+    "changed_host_state",
+    "host_state",
+    "judge_calls",
+    "refused_calls",
+]
 
 HOST_READ = "host read"
 DYNAMIC_SHAPE = "dynamic shape"
@@ -35,6 +44,10 @@ READ_ONLY = "read-only tensor"
 HOST_STATE = "host state"
 REFUSED = "compiler refuses"
 ERROR = "error"
+
+
+OUTSIDE_CHECKPOINTS = frozenset((HOST_STATE, RANDOM))
+"""Kinds of blockers that say of state that no checkpoint holds."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def seeded_by(path: str) -> Iterator[None]:
     import torch
 
     numpy = sys.modules.get("numpy")  # torch loads it, where it is installed
-    seed = zlib.crc32(path.encode())
+    seed = zlib.crc32(path.encode("utf-8", "surrogateescape"))
     python, cpu = random.getstate(), torch.get_rng_state()
     legacy = numpy.random.get_state() if numpy is not None else None
     in_use = torch.cuda.is_available() and torch.cuda.is_initialized()

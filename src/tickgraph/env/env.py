@@ -35,7 +35,7 @@ from tickgraph.env.stats import EpisodeStats
 from tickgraph.env.term import BuildError, calling
 from tickgraph.sim.backend import FRESH, make_backend
 from tickgraph.sim.model import build_scene
-from tickgraph.sim.platform import torch_device
+from tickgraph.sim.platform import resolve_platform, torch_device
 
 PUBLISH_DEPTH = 2  # what step t returned is intact until step t + 2 begins
 
@@ -119,7 +119,7 @@ class Env:
         self.ring: Ring | None = None
         with memory_for(f"an environment of {self.num_envs} worlds"):
             self._build(cfg, backend, seed, threads)
-        self._requested = execution
+        self.known_blockers: list[Blocker] | None = None  # in eager mode nobody has looked yet
         self._resolution = self._resolve(execution)
         self._tick = transition.Tick(self, self._resolution)
         self._slot = 0
@@ -237,7 +237,7 @@ class Env:
     def _blockers_in_use(self, found: list[Blocker]) -> list[Blocker]:
         """Return what only a real environment of few worlds shows, beside the blockers of terms that are found."""
         try:
-            env = Env(self.cfg, 4, "cpu", self.backend_name, "eager")
+            env = Env(self.cfg, 4, "cpu", resolve_platform("cpu").backend, "eager")
         except TickgraphError:
             if found:  # first things first
                 return []
@@ -417,7 +417,8 @@ class Env:
     def _resolve(self, execution: str) -> Resolution:
         if execution == "eager" or self.device.type == "meta":
             return resolve_execution("eager", self.device)
-        reasons = [Reason(NOT_STATIC, str(blocker)) for blocker in self.blockers(host_state_too=False)]
+        self.known_blockers = self.blockers(host_state_too=False)
+        reasons = [Reason(NOT_STATIC, str(blocker)) for blocker in self.known_blockers]
         if self.device.type == "cuda" and "graph" not in self.sim.capabilities:
             text = f"backend {self.backend_name!r} cannot be captured into a CUDA graph"
             reasons.append(Reason(BACKEND_CANNOT, text, ("graph",)))

@@ -40,6 +40,20 @@ def check_algo(name: str) -> str:
     return name
 
 
+def check_groups(obs_dims: Mapping[str, int]) -> None:
+    """Refuse a task without the observation groups that every learner reads.
+
+    Raises:
+        TickgraphError: "actor" or "critic" is missing.
+    """
+    for group, reader in (("actor", "the policy"), ("critic", "the critics")):
+        if group not in obs_dims:
+            raise TickgraphError(
+                f"the task has no observation group {group!r}, which {reader} would read, only "
+                f"{', '.join(obs_dims)}; add one to EnvCfg.observations (it may have the same terms as another)"
+            )
+
+
 def make_learner(
     cfg: AlgoCfg,
     obs_dims: Mapping[str, int],
@@ -50,7 +64,12 @@ def make_learner(
     total_updates: int = 1,
     first_row: int = 0,
 ) -> Learner:
-    """Build the learner of a configuration; the arguments are those of `Learner`, and the number of worlds."""
+    """Build the learner of a configuration; the arguments are those of `Learner`, and the number of worlds.
+
+    Raises:
+        TickgraphError: an observation group is missing.
+    """
+    check_groups(obs_dims)
     if isinstance(cfg, FlashSacCfg):
         return FlashSac(cfg, obs_dims, action_dim, num_envs, arena, seed, total_updates, first_row)
     assert isinstance(cfg, SacCfg), f"no learner for {algo_name(cfg)}"
