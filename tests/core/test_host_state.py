@@ -12,6 +12,7 @@ import torch
 from judge_rig import judged
 
 from tickgraph.core import judge
+from tickgraph.core.host_state import fingerprint
 
 numbers = iter(range(10**6))
 count = itertools.count()
@@ -81,6 +82,14 @@ class Counter:
         self.total = 0
 
 
+@dataclasses.dataclass
+class Record:
+    name: str = "a"
+
+    def __post_init__(self):
+        self.count = 0
+
+
 class Term:
     calls = 0
 
@@ -117,6 +126,15 @@ class SwitchesAModule(Term):
         return env.x[:, 0]
 
 
+class CountsBesideTheFields(Term):
+    def __call__(self, env):
+        self.record.count += 1
+        return env.x[:, 0]
+
+    def __init__(self):
+        self.record = Record()
+
+
 class ResetsAGlobal(Term):
     def __call__(self, env):
         return env.x[:, 0]
@@ -130,6 +148,7 @@ class ResetsAGlobal(Term):
     [
         (CountsInAnObject, "changes CountsInAnObject.counter in place"),
         (MovesAnIterator, "changes MovesAnIterator.values in place"),
+        (CountsBesideTheFields, "changes CountsBesideTheFields.record in place"),
         (CountsInItsClass, "CountsInItsClass.calls"),
         (CountsInItsOwnType, "assigns CountsInItsOwnType.calls"),
         (SwitchesAModule, "changes SwitchesAModule.module in place"),
@@ -174,3 +193,11 @@ class Good(Term):
 
 def test_good_host_code_passes():
     assert judged(Good, term=Good()) == []
+
+
+def test_looking_moves_nothing_and_sees_the_same_twice():
+    held = [numbers, count, steps, numpy_generator, torch_generator, own_generator, iter("ab"), itertools.cycle("ab")]
+    assert [fingerprint(value) for value in held] == [fingerprint(value) for value in held]
+    before = next(count)
+    fingerprint(count)
+    assert next(count) == before + 1 and next(held[-1]) == "a"

@@ -75,13 +75,13 @@ def _fingerprint(value: Any, depth: int, seen: set[int]) -> object:
     if id(value) in seen:
         return _Same(value)
     seen.add(id(value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, type | types.ModuleType):
+        return _Same(value)
+    if foreign_classes(type(value)) or isinstance(value, torch.nn.Module):
+        return _Same(value), tuple((name, inner(item)) for name, item in _own_attributes(value))
+    if dataclasses.is_dataclass(value):
         fields = [field.name for field in dataclasses.fields(value)]
         return _Same(value), tuple(inner(getattr(value, name, None)) for name in fields)
-    if not isinstance(value, type | types.ModuleType) and (
-        foreign_classes(type(value)) or isinstance(value, torch.nn.Module)
-    ):
-        return _Same(value), tuple((name, inner(item)) for name, item in _own_attributes(value))
     return _Same(value)
 
 
@@ -93,7 +93,7 @@ def _standing(value: Any) -> object | None:
         return value.get_state().numpy().tobytes()
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
-        return () if frame is None else (frame.f_lasti, frame.f_locals)
+        return () if frame is None else (frame.f_lasti, dict(frame.f_locals))
     kind = type(value)
     if kind.__module__.startswith("numpy.random"):
         generator = getattr(value, "bit_generator", value)

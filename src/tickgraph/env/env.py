@@ -10,13 +10,13 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.judge import Blocker, judge_calls, refused_calls
+from tickgraph.core.judge import Blocker, judge_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
 from tickgraph.core.rng import MOST_ROWS, Rng
 from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
-from tickgraph.env.blockers import build_blocker, host_state_blockers
+from tickgraph.env.blockers import blockers_in_use, build_blocker
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.managers import (
     ActionManager,
@@ -35,7 +35,7 @@ from tickgraph.env.stats import EpisodeStats
 from tickgraph.env.term import BuildError, calling
 from tickgraph.sim.backend import FRESH, make_backend
 from tickgraph.sim.model import build_scene
-from tickgraph.sim.platform import resolve_platform, torch_device
+from tickgraph.sim.platform import torch_device
 
 PUBLISH_DEPTH = 2  # what step t returned is intact until step t + 2 begins
 
@@ -232,23 +232,7 @@ class Env:
             return [build_blocker(error)]
         once = judged.rng.each_draw_once
         found = judge_calls((call for manager in judged.managers for call in manager.calls()), once)
-        return found + self._blockers_in_use(found) if host_state_too else found
-
-    def _blockers_in_use(self, found: list[Blocker]) -> list[Blocker]:
-        """Return what only a real environment of few worlds shows, beside the blockers of terms that are found."""
-        try:
-            env = Env(self.cfg, 4, "cpu", resolve_platform("cpu").backend, "eager")
-        except TickgraphError:
-            if found:  # first things first
-                return []
-            raise
-        known = {(blocker.manager, blocker.term) for blocker in found}
-        calls = [call for manager in env.managers for call in manager.calls()]
-        more = refused_calls(call for call in calls if (call.manager, call.term) not in known)
-        if not found and not more:
-            more = host_state_blockers(env)
-        env.close()
-        return more
+        return found + blockers_in_use(self, found) if host_state_too else found
 
     def execution_report(self) -> dict[str, dict[str, Any]]:
         """Return what was asked for and what runs, for each program of the tick, and for "tick" as a graph."""
