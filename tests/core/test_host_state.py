@@ -65,8 +65,6 @@ HELD = {
     by_iterator: "global numbers",
     by_count: "global count",
     by_generator: "global steps",
-    by_numpy_generator: "global numpy_generator",
-    by_random: "global own_generator",
     by_helper: "global helper_calls",
 }
 
@@ -75,6 +73,13 @@ HELD = {
 def test_what_moves_on_outside_the_term_is_named(func):
     (blocker,) = judged(func)
     assert blocker.kind == judge.HOST_STATE and blocker.reason.startswith(f"changes {HELD[func]} in place; ")
+
+
+@pytest.mark.parametrize("func", [by_numpy_generator, by_random], ids=lambda func: func.__name__)
+def test_a_generator_of_its_own_is_no_stream(func):
+    (blocker,) = judged(func)
+    name = "numpy_generator" if func is by_numpy_generator else "own_generator"
+    assert (blocker.kind, blocker.reason) == (judge.RANDOM, f"draws from global {name}; take an `rng` parameter")
 
 
 class Counter:
@@ -196,8 +201,31 @@ def test_good_host_code_passes():
 
 
 def test_looking_moves_nothing_and_sees_the_same_twice():
-    held = [numbers, count, steps, numpy_generator, torch_generator, own_generator, iter("ab"), itertools.cycle("ab")]
-    assert [fingerprint(value) for value in held] == [fingerprint(value) for value in held]
+    cycle = itertools.cycle("ab")
+    next(cycle), next(cycle), next(cycle)  # in its second round
+    kinds = (
+        iter("ab"),
+        iter({"a": 1}),
+        iter({1, 2}),
+        reversed([1, 2]),
+        enumerate("ab"),
+        zip("ab", "cd", strict=True),
+        map(str, "ab"),
+    )
+    more = (
+        zip("ab", "cd", strict=True),
+        itertools.islice("abc", 2),
+        itertools.chain("ab", "cd"),
+        cycle,
+        (x for x in "ab"),
+    )
+    held = [numbers, count, steps, numpy_generator, torch_generator, own_generator, *kinds, *more]
+    for value in held:
+        assert fingerprint(value) == fingerprint(value), value
     before = next(count)
     fingerprint(count)
-    assert next(count) == before + 1 and next(held[-1]) == "a"
+    assert next(count) == before + 1 and next(cycle) == "b"
+    for value in (*kinds, *more):
+        old = fingerprint(value)
+        next(value)
+        assert fingerprint(value) != old, value

@@ -48,8 +48,8 @@ def fingerprint(value: Any) -> object:
 def _fingerprint(value: Any, depth: int, seen: set[int]) -> object:
     if value is None or isinstance(value, bool | int | str | bytes | complex | Enum):
         return type(value), value
-    if isinstance(value, float):
-        return float, repr(value)
+    if isinstance(value, float | range | slice):
+        return type(value), repr(value)
     if isinstance(value, torch.Tensor):
         address = 0 if value.is_meta else value.data_ptr()
         return _Same(value), address, tuple(value.shape)
@@ -71,7 +71,7 @@ def _fingerprint(value: Any, depth: int, seen: set[int]) -> object:
         return value.tobytes(), value.shape
     standing = _standing(value)
     if standing is not None:
-        return _Same(value), inner(standing)
+        return type(value), inner(standing)  # by no identity: an iterator shows parts of it made anew
     if id(value) in seen:
         return _Same(value)
     seen.add(id(value))
@@ -108,6 +108,12 @@ def _standing(value: Any) -> object | None:
             except TypeError:  # an open file, say
                 return None
     return None
+
+
+def is_random_generator(owner: object, name: str) -> bool:
+    """Tell whether an attribute, by the name that `changed_host_state` gives it, is a generator of random numbers."""
+    value = dict(_attributes(owner)).get(name)
+    return isinstance(value, random.Random | torch.Generator) or type(value).__module__.startswith("numpy.random")
 
 
 def _attributes(owner: object) -> Iterator[tuple[str, object]]:

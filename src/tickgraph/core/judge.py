@@ -19,7 +19,14 @@ from torch.utils._pytree import tree_leaves
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.foreign import function_of, functions_of, is_foreign
-from tickgraph.core.host_state import HostState, changed_host_state, held_by, host_state, recorded_assignments
+from tickgraph.core.host_state import (
+    HostState,
+    changed_host_state,
+    held_by,
+    host_state,
+    is_random_generator,
+    recorded_assignments,
+)
 from tickgraph.core.outside import Storages, holder_of
 from tickgraph.core.refusals import place_of_refusal, refusal_of, said_by_torch
 
@@ -150,7 +157,11 @@ def _judge(call: JudgedCall, around: Callable[[], AbstractContextManager[object]
         reason = f"raises {type(error).__name__}: {text[0]}" if text else f"raises {type(error).__name__}"
         watch.note(ERROR, reason, watch.place_of(error))
     for owner, name in changed_host_state(before, owners):
-        if (id(owner), name) not in watch.assigned:
+        if (id(owner), name) in watch.assigned:
+            continue
+        if is_random_generator(owner, name):
+            watch.note(RANDOM, f"draws from {_owner_name(owner)}{name}; take an `rng` parameter")
+        else:
             watch.note(HOST_STATE, f"changes {_owner_name(owner)}{name} in place; keep state in an arena tensor")
     for name, identity in _identities(call.arena).items():
         if name in tensors and tensors[name] != identity:
