@@ -162,6 +162,20 @@ def test_check_names_a_term_that_is_not_static(capsys: pytest.CaptureFixture[str
     assert blocker["file"].endswith("toy.py")
 
 
+@pytest.mark.parametrize("group", ["actor", "critic"])
+@pytest.mark.parametrize("command", ["check", "describe", "train", "profile", "bench collector", "verify learner"])
+def test_a_group_that_a_learner_reads_is_missed_by_name(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "toy.py"
+    file.write_text(TOY.replace('("actor", "critic")', '("actor", "critic", "other")').replace(f'"{group}", ', ""))
+    assert cli.main([*command.split(), f"{file}:make_env"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"tickgraph: the task has no observation group {group!r}") and "EnvCfg" in line
+    assert not list(tmp_path.glob("runs/*/*"))
+
+
 def test_check_passes_a_shipped_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "cartpole_swingup"]) == 0
     assert "no blockers" in capsys.readouterr().out

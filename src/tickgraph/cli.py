@@ -205,14 +205,17 @@ def _check(parsed: Parsed) -> int:
 
     task = _load(parsed)
     from tickgraph.env.env import Env
+    from tickgraph.learn.build import check_groups
     from tickgraph.sim.platform import resolve_platform
 
     backend = resolve_platform("cpu" if task.train.backend == "auto" else "auto", task.train.backend).backend
-    blockers = Env(task.env, task.num_envs, "meta", backend, "eager").blockers()
+    env = Env(task.env, task.num_envs, "meta", backend, "eager")
+    blockers = env.blockers()
     _write_result(parsed, {"task": task.name, "blockers": [asdict(blocker) for blocker in blockers]})
     for blocker in blockers:
         print(blocker)
     print(f"{task.name}: {len(blockers) or 'no'} blocker{'' if len(blockers) == 1 else 's'}")
+    check_groups(env.observation_manager.dims)
     return EXIT_USER_ERROR if blockers else 0
 
 

@@ -6,35 +6,11 @@ import types
 
 import pytest
 import torch
+from judge_rig import Env, N, judged, marked_line
 
 from tickgraph.core import judge
-from tickgraph.core.arena import Arena
 from tickgraph.core.host_state import changed_host_state, host_state
 from tickgraph.core.judge import JudgedCall, judge_calls
-from tickgraph.core.rng import Rng
-
-N = 6
-
-
-class Env:
-    def __init__(self) -> None:
-        self.arena = Arena("meta")
-        self.x = self.arena.new("x", (N, 4))
-        self.ids = self.arena.new("ids", (N,), torch.int64)
-        self.mask = self.arena.new("mask", (N,), torch.bool)
-        self.scale = self.arena.new("scale", ())
-        self.view = self.arena.new("sim/qpos", (N, 4), read_only=True)
-        self.on_cpu = torch.zeros(4)
-        self.extras = {}
-        self.log = []
-        self.rng = Rng(self.arena, N, seed=0).stream("rewards/test")
-        self.arena.seal()
-
-
-def judged(func, *, term: object = None) -> list[judge.Blocker]:
-    env = Env()
-    owners = (env,) if term is None else (env, term)
-    return judge_calls([JudgedCall("rewards", "test", lambda: (term or func)(env), func, owners, env.arena)])
 
 
 # Each bad term marks the line to be named with "# here".
@@ -194,11 +170,6 @@ BAD = {
     wrong: judge.ERROR,
     swallows: judge.HOST_READ,
 }
-
-
-def marked_line(func) -> int:
-    lines, first = inspect.getsourcelines(func)
-    return first + next(index for index, line in enumerate(lines) if "# here" in line)
 
 
 @pytest.mark.parametrize("func", BAD, ids=lambda func: func.__name__)

@@ -12,6 +12,7 @@ from toys import Slider, alive
 from tickgraph.core.errors import ExecutionError, TickgraphError
 from tickgraph.env.config import MetricTermCfg, RewardTermCfg
 from tickgraph.env.env import Env
+from tickgraph.env.late import terms_at
 
 
 def marked_lines():
@@ -80,7 +81,7 @@ def test_host_state_that_only_real_ticks_show(monkeypatch):
         calls.append(1)
         return env.reward
 
-    monkeypatch.setattr("tickgraph.env.env.judge_calls", lambda calls: [])
+    monkeypatch.setattr("tickgraph.env.env.judge_calls", lambda calls, around: [])
     cfg = Slider().cfg()
     cfg.metrics = {"counts": MetricTermCfg(counts)}
     [blocker] = Env(cfg, num_envs=2, execution="eager").blockers()
@@ -88,3 +89,53 @@ def test_host_state_that_only_real_ticks_show(monkeypatch):
     assert "calls" in blocker.reason and blocker.line > 0
     cfg.metrics = {"partial": MetricTermCfg(functools.partial(blocked.plain, scale=2.0))}
     assert Env(cfg, num_envs=2, execution="eager").blockers() == []
+
+
+def prints(env):
+    print(end="")  # prints
+    return env.reward
+
+
+def reads_a_file(env):
+    with open(__file__) as file:  # reads
+        return env.reward * len(file.read())
+
+
+def line_of(mark):
+    return next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith(f"  # {mark}"))
+
+
+def test_what_a_compiler_refuses_is_named_without_one(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    rewards = {"alive": RewardTermCfg(alive), "prints": RewardTermCfg(prints), "reads": RewardTermCfg(reads_a_file)}
+    found = Env(Slider(rewards=rewards).cfg(), num_envs=2, execution="eager").blockers()
+    assert [(b.term, b.file, b.line) for b in found] == [
+        ("prints", __file__, line_of("prints")),
+        ("reads", __file__, line_of("reads")),
+    ]
+    assert "calls print()" in found[0].reason and "while building" in found[1].reason
+
+
+def test_a_tick_that_does_not_compile_names_the_term(caplog):
+    rewards = {"prints": RewardTermCfg(prints), "alive": RewardTermCfg(alive)}
+    cfg = Slider(rewards=rewards).cfg()
+    caplog.set_level("WARNING")
+    text = f"capture failed: term rewards/prints: calls print().* \\({re.escape(__file__)}:{line_of('prints')}\\)$"
+    env = Env(cfg, num_envs=2, execution="auto")
+    env.step(torch.zeros(2, 1))
+    report = env.execution_report()["tick/judge_to_restart"]
+    assert report["enabled"] == "eager" and re.search(text, report["disable_reason"])
+    assert env.execution_report()["tick/observe"]["enabled"] == "compile"
+    [told] = [record.message for record in caplog.records if record.name.startswith("tickgraph")]
+    assert re.search(text, told)
+    with pytest.raises(ExecutionError, match=text):
+        Env(cfg, num_envs=2, execution="compile").step(torch.zeros(2, 1))
+
+
+def test_terms_that_share_a_function_are_both_named():
+    rewards = {"a": RewardTermCfg(alive), "b": RewardTermCfg(alive), "c": RewardTermCfg(prints)}
+    env = Env(Slider(rewards=rewards).cfg(), num_envs=2, execution="eager")
+    code = alive.__code__
+    assert terms_at(env, [(code.co_filename, code.co_firstlineno + 1)]) == "term rewards/a or rewards/b"
+    assert terms_at(env, [("x.py", 1), (__file__, line_of("prints"))]) == "term rewards/c"
+    assert terms_at(env, [("x.py", 1)]) == ""

@@ -118,6 +118,7 @@ def test_gains_stay_consistent_and_damping_is_drawn_where_it_is():
     assert (bias[:, 1, 2] == 0.0).all()
     damping = env.sim.field("dof_damping")[:, 6:]
     assert (damping[:, 0] >= 0.45).all() and (damping[:, 0] <= 0.55).all() and (damping[:, 1] == 0.0).all()
+    assert (bias[:, 0, 2] != -damping[:, 0]).all()  # drawn apart
 
 
 def test_both_ends_of_an_effort_limit_share_their_factor():

@@ -151,6 +151,10 @@ class Arena:
         """Return by name what its owner alone may write."""
         return {name: entry.tensor for name, entry in self._entries.items() if entry.read_only}
 
+    def constants(self) -> dict[str, Tensor]:
+        """Return by name what follows from the configuration, and is in no snapshot."""
+        return {name: entry.tensor for name, entry in self._entries.items() if entry.constant}
+
     def snapshot(self) -> dict[str, Tensor]:
         """Return a copy of every tensor of state (not of the constants), on the arena's device."""
         return {name: entry.tensor.clone() for name, entry in self._entries.items() if not entry.constant}

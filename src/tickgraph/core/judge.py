@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import random
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,9 +17,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tickgraph.core.arena import Arena
-from tickgraph.core.host_state import HostState, changed_host_state, host_state, recorded_assignments
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.foreign import function_of, functions_of, is_foreign
+from tickgraph.core.host_state import (
+    HostState,
+    changed_host_state,
+    held_by,
+    host_state,
+    is_random_generator,
+    recorded_assignments,
+)
+from tickgraph.core.outside import Storages, holder_of
+from tickgraph.core.refusals import place_of_refusal, refusal_of, said_by_torch
 
-__all__ = ["Blocker", "HostState", "JudgedCall", "changed_host_state", "host_state", "judge_calls"]
+__all__ = [
+    "OUTSIDE_CHECKPOINTS",
+    "Blocker",
+    "HostState",
+    "JudgedCall",
+    "changed_host_state",
+    "host_state",
+    "judge_calls",
+    "refused_calls",
+]
 
 HOST_READ = "host read"
 DYNAMIC_SHAPE = "dynamic shape"
@@ -32,7 +49,12 @@ HOST_DATA = "host data"
 REBOUND = "rebound tensor"
 READ_ONLY = "read-only tensor"
 HOST_STATE = "host state"
+REFUSED = "compiler refuses"
 ERROR = "error"
+
+
+OUTSIDE_CHECKPOINTS = frozenset((HOST_STATE, RANDOM))
+"""Kinds of blockers that say of state that no checkpoint holds."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +74,7 @@ class Blocker:
     @classmethod
     def of(cls, manager: str, term: str, func: object, reason: str, kind: str = "host state") -> Blocker:
         """Return a blocker at the place where a function, class or instance is defined."""
-        return cls(manager, term, *_place_of_definition(func), reason, kind)
+        return cls(manager, term, *place_of_definition(func), reason, kind)
 
 
 @dataclass(frozen=True)
@@ -75,13 +97,35 @@ class JudgedCall:
     arena: Arena
 
 
-def judge_calls(calls: Iterable[JudgedCall]) -> list[Blocker]:
+def judge_calls(
+    calls: Iterable[JudgedCall], around: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> list[Blocker]:
     """Run each call once, alone, and return everything that stands against compiling or capturing it.
 
     The first operation that blocks ends its call; changes of Python state up to there are reported as well.
     No C++ compiler and no GPU are needed.
+
+    Args:
+        calls: what to judge.
+        around: a context that each call is made in.
     """
-    return [blocker for call in calls for blocker in _judge(call)]
+    return [blocker for call in calls for blocker in _judge(call, around)]
+
+
+def refused_calls(calls: Iterable[JudgedCall]) -> list[Blocker]:
+    """Trace each call of an author's code alone, and return what torch.compile refuses of it beside all that is judged.
+
+    It names one refusal a term, the first; what the package brings needs no tracing. No compiler is needed.
+    """
+    found: dict[tuple[str, str], Blocker] = {}
+    for call in calls:
+        key = (call.manager, call.term)
+        if key not in found and any(is_foreign(function.__code__.co_filename) for function in functions_of(call.func)):
+            error = refusal_of(call.fn)
+            if error is not None:
+                place = place_of_refusal(error) or place_of_definition(call.func)
+                found[key] = Blocker(*key, *place, said_by_torch(error), REFUSED)
+    return list(found.values())
 
 
 class _Found(BaseException):
@@ -95,24 +139,29 @@ class _Finding:
     place: tuple[str, int]
 
 
-def _judge(call: JudgedCall) -> list[Blocker]:
+def _judge(call: JudgedCall, around: Callable[[], AbstractContextManager[object]]) -> list[Blocker]:
     watch = _Watch(call.func)
-    function = _function_of(call.func)
-    owners = [owner for owner in (*call.owners, function) if owner is not None]
+    owners = [*call.owners, *functions_of(call.func)]
     before, tensors, generators = host_state(owners), _identities(call.arena), _generators()
     saved = [(vars(owner), dict(vars(owner))) for owner in call.owners if hasattr(owner, "__dict__")]
     try:
-        with recorded_assignments(call.owners, watch.assign), torch.no_grad():
-            with _Functions(watch) as functions, _Operations(functions, call.arena):
+        with recorded_assignments(call.owners, watch.assign), torch.no_grad(), around():
+            with _Functions(watch) as functions, _Operations(functions, call):
                 call.fn()
     except _Found:
         pass
+    except TickgraphError as error:
+        watch.note(ERROR, str(error), watch.place_of(error))
     except (Exception, SystemExit) as error:
         text = str(error).strip().splitlines()
         reason = f"raises {type(error).__name__}: {text[0]}" if text else f"raises {type(error).__name__}"
         watch.note(ERROR, reason, watch.place_of(error))
     for owner, name in changed_host_state(before, owners):
-        if (id(owner), name) not in watch.assigned:
+        if (id(owner), name) in watch.assigned:
+            continue
+        if is_random_generator(owner, name):
+            watch.note(RANDOM, f"draws from {_owner_name(owner)}{name}; take an `rng` parameter")
+        else:
             watch.note(HOST_STATE, f"changes {_owner_name(owner)}{name} in place; keep state in an arena tensor")
     for name, identity in _identities(call.arena).items():
         if name in tensors and tensors[name] != identity:
@@ -131,7 +180,7 @@ class _Watch:
     def __init__(self, func: Callable[..., object]) -> None:
         self.findings: list[_Finding] = []
         self.assigned: set[tuple[int, str]] = set()
-        self._default = _place_of_definition(func)
+        self._default = place_of_definition(func)
 
     def note(self, kind: str, reason: str, place: tuple[str, int] | None = None) -> None:
         self.findings.append(_Finding(kind, reason, place or self._default))
@@ -165,18 +214,7 @@ class _Watch:
         return place
 
     def _is_users(self, file: str) -> bool:
-        return file == self._default[0] or _is_foreign(file)
-
-
-@functools.cache
-def _is_foreign(file: str) -> bool:
-    """Tell whether a file belongs neither to this package nor to torch, a library or Python itself."""
-    if file.startswith("<"):
-        return False
-    path = Path(file).resolve()
-    homes = (Path(__file__).parents[1], Path(torch.__file__).parent, Path(sysconfig.get_path("stdlib")))
-    libraries = {"site-packages", "dist-packages"}
-    return not libraries.intersection(path.parts) and not any(path.is_relative_to(home.resolve()) for home in homes)
+        return file == self._default[0] or is_foreign(file)
 
 
 class _Functions(TorchFunctionMode):
@@ -211,11 +249,13 @@ class _Functions(TorchFunctionMode):
 class _Operations(TorchDispatchMode):
     """Sees every operator with its tensors."""
 
-    def __init__(self, functions: _Functions, arena: Arena) -> None:
+    def __init__(self, functions: _Functions, call: JudgedCall) -> None:
         super().__init__()
         self.functions = functions
         self.watch = functions.watch
-        self.arena = arena
+        self.call = call
+        self.storages = Storages(call.arena)
+        self.told: set[str] = set()
 
     def __torch_dispatch__(
         self, func: torch._ops.OpOverload, kinds: object, args: tuple = (), kwargs: dict | None = None
@@ -240,20 +280,39 @@ class _Operations(TorchDispatchMode):
             self._block(REBOUND, "changes the storage of a tensor; write it in place")
         self._check_writes(func, args, kwargs)
         result = func(*args, **kwargs)
+        self.storages.add_results(result, inputs)
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type != "meta":
                 self._block(OTHER_DEVICE, f"makes a tensor on {leaf.device}; pass device=")
         return result
 
     def _check_writes(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
-        if not func._schema.is_mutable:
+        norm = func.overloadpacket in _BATCH_NORMS
+        if not func._schema.is_mutable and not norm:
             return
         given = {**{a.name: v for a, v in zip(func._schema.arguments, args, strict=False)}, **kwargs}
         written = [given.get(a.name) for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
-        storages = {leaf.untyped_storage()._cdata for leaf in tree_leaves(written) if isinstance(leaf, Tensor)}
-        for name, tensor in self.arena.read_only().items():
-            if tensor.untyped_storage()._cdata in storages:
-                self._block(READ_ONLY, f"writes {name!r}, which the simulation alone may; work on a copy (clone())")
+        if norm and given.get("training"):
+            written += [given.get("running_mean"), given.get("running_var")]
+        for leaf in tree_leaves(written):
+            if isinstance(leaf, Tensor):
+                self._check_write(leaf)
+
+    def _check_write(self, tensor: Tensor) -> None:
+        view = self.storages.read_only(tensor)
+        if view is not None:
+            self._block(READ_ONLY, f"writes {view!r}, which the simulation alone may; work on a copy (clone())")
+        constant = self.storages.constant(tensor)
+        if constant is not None:
+            what = f"constant {constant!r}, which no checkpoint holds: declare it with env.arena.new(...)"
+        elif self.storages.outside(tensor):
+            name = holder_of(tensor, held_by(self.call.owners, functions_of(self.call.func))) or "a tensor"
+            what = f"{name}, which is outside the arena, so no checkpoint holds it: make it with env.arena.new(...)"
+        else:
+            return
+        if what not in self.told:  # the call goes on: more may be found
+            self.told.add(what)
+            self.watch.note(HOST_STATE, f"writes {what}", self.watch.here())
 
     def _check_indices(self, func: torch._ops.OpOverload, args: tuple) -> None:
         if func.overloadpacket not in _INDEXED:
@@ -275,6 +334,8 @@ class _Operations(TorchDispatchMode):
 _ATEN = torch.ops.aten
 _INDEXED = (_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_, _ATEN._unsafe_index_put)
 _REBINDS = (_ATEN.set_, _ATEN.resize_, _ATEN.resize_as_)
+# Write running statistics, which their schemas do not say.
+_BATCH_NORMS = (_ATEN.native_batch_norm, _ATEN.cudnn_batch_norm, _ATEN.miopen_batch_norm)
 # Reads an error code back, which no tag says.
 _HOST_READS = (_ATEN._linalg_check_errors.default,)
 
@@ -297,9 +358,9 @@ def _owner_name(owner: object) -> str:
     return "" if isinstance(owner, types.FunctionType | types.MethodType) else f"{type(owner).__name__}."
 
 
-def _place_of_definition(func: object) -> tuple[str, int]:
+def place_of_definition(func: object) -> tuple[str, int]:
     """Return file and line of the function that runs, or else of the class that `func` is or belongs to."""
-    function = _function_of(func)
+    function = function_of(func)
     if function is not None:
         return function.__code__.co_filename, function.__code__.co_firstlineno
     kind = func if isinstance(func, type) else type(func)
@@ -307,16 +368,6 @@ def _place_of_definition(func: object) -> tuple[str, int]:
         return inspect.getsourcefile(kind) or "<unknown>", inspect.getsourcelines(kind)[1]
     except (OSError, TypeError):
         return "<unknown>", 0
-
-
-def _function_of(func: Any) -> types.FunctionType | None:
-    """Return the plain function that runs when `func` is called, None for one that is not written in Python."""
-    while isinstance(func, functools.partial):
-        func = func.func
-    if not isinstance(func, types.FunctionType | types.MethodType):
-        func = inspect.getattr_static(func if isinstance(func, type) else type(func), "__call__", None)
-    func = inspect.unwrap(getattr(func, "__func__", func))
-    return func if isinstance(func, types.FunctionType) else None
 
 
 def _identities(arena: Arena) -> dict[str, tuple]:

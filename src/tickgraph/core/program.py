@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 import sysconfig
-import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +17,14 @@ import torch
 
 from tickgraph.core.copies import keep_plain_copies
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
+from tickgraph.core.refusals import (
+    is_refusal,
+    place_of_refusal,
+    places_of,
+    said_by_torch,
+    torch_keeps_quiet,
+    with_code_of_its_own,
+)
 from tickgraph.core.shortcut import Found, Shortcut, kinds_of, leaves
 
 _log = logging.getLogger(__name__)
@@ -158,6 +165,8 @@ class Program:
         autocast: lower precision to run matrix products in; None runs without autocast, whatever the caller has set.
         steady: the function sets no name on the host; its arguments are tensors and tuples of them, none given twice
             nor reached by a name as well, and so is its result. Without `grad`, its calls may then skip the guards.
+        owners: asked once compiling has failed, with files and lines that the error names, outermost first; says whose
+            code it is, such as "term rewards/alive", or nothing.
     """
 
     def __init__(
@@ -169,11 +178,13 @@ class Program:
         grad: bool = False,
         autocast: torch.dtype | None = None,
         steady: bool = False,
+        owners: Callable[[list[tuple[str, int]]], str] | None = None,
     ) -> None:
         if resolution.inner not in ("eager", "compile"):
             raise ExecutionError(f"program {name!r} cannot run as {resolution.inner!r}; use eager or compile")
         self.name = name
         self._fn = fn
+        self._owners = owners
         self._grad = grad
         self._autocast = autocast
         self._steady = steady and not grad
@@ -239,14 +250,7 @@ class Program:
         )
 
     def _compile(self) -> Callable[..., object]:
-        fn = self._fn
-
-        def run(*args: object) -> object:
-            return fn(*args)
-
-        # torch keeps compiled versions by code object, with a limit of eight: a copy of the code gives each program
-        # a list of its own, however many environments a process builds.
-        own = types.FunctionType(run.__code__.replace(), run.__globals__, self.name, None, run.__closure__)
+        own = with_code_of_its_own(self._fn, self.name)
         # torch keeps every backend that it was ever given, so this one must not keep the program and its tensors.
         reference, on_cuda = weakref.ref(self), self._device.type == "cuda"
 
@@ -277,13 +281,14 @@ class Program:
             return known(given)
         captures = self._captures
         try:
-            result = compiled(*args)
+            with nullcontext() if self._built else torch_keeps_quiet():
+                result = compiled(*args)
         except Exception as error:
             # Until the first build is through nothing has run, so whatever was raised is a failure to compile, and
             # running the function eager is safe. Later only torch's own errors are.
-            if self._captures > captures or (self._built and not _is_compile_error(error)):
+            if self._captures > captures or (self._built and not is_refusal(error)):
                 raise
-            self._refuse(first_line(error), error)
+            self._refuse(self._trouble(error), error)
             self._fallbacks += 1
             return self._fn(*args)
         found, self._found = self._found, None
@@ -328,6 +333,14 @@ class Program:
         if new is not None:
             self._shortcuts.append(new)
 
+    def _trouble(self, error: Exception) -> str:
+        """Return in one line whose code cannot be compiled, where, and why."""
+        owner = self._owners(places_of(error)) if self._owners is not None else ""
+        text, place = first_line(error), place_of_refusal(error)
+        if is_refusal(error):
+            text = said_by_torch(error) + (f" ({place[0]}:{place[1]})" if place is not None else "")
+        return f"{owner}: {text}" if owner else text
+
     def _refuse(self, text: str, error: Exception | None) -> None:
         """Give up compiling: an error where it was asked for by name, else one warning and eager from here on."""
         reason = f"{CAPTURE_FAILED}: {text}"
@@ -354,11 +367,6 @@ def _inductor(
     patches = {name: True for name in wanted if hasattr(config, name)} or None
     compiled: Any = compile_fx(graph, inputs, config_patches=patches)  # a callable, for a graph that was given as one
     return compiled
-
-
-def _is_compile_error(error: Exception) -> bool:
-    kinds = (torch._dynamo.exc.TorchDynamoException, torch._dynamo.exc.FailOnRecompileLimitHit)
-    return isinstance(error, kinds)
 
 
 def first_line(error: BaseException) -> str:

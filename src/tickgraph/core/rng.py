@@ -4,7 +4,8 @@ import itertools
 import math
 import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -103,6 +104,7 @@ class Rng:
         self._lanes: dict[str, int] = {}
         self._columns: dict[str, tuple[int, int]] = {}
         self._table: Tensor | None = None
+        self._drawn: set[str] | None = None
         self._arena, self._prefix = arena, prefix
         self._token = next(_tokens)
         _registries[self._token] = self
@@ -132,6 +134,18 @@ class Rng:
     def draws(self) -> dict[str, int]:
         """Return {path of the draw: lanes} of every draw made so far, the widest where one draw came in two widths."""
         return dict(self._lanes)
+
+    @contextmanager
+    def each_draw_once(self) -> Iterator[None]:
+        """Refuse a draw that is made twice while the context lasts, which is one call of a term in a rehearsal.
+
+        A program that was traced looks no draw up any more, so that this is of no use on a tick's path.
+        """
+        self._drawn = set()
+        try:
+            yield
+        finally:
+            self._drawn = None
 
     def reserve(self, draws: Mapping[str, int]) -> None:
         """Give draws a place in the table, once, before the arena is sealed.
@@ -192,6 +206,13 @@ class Rng:
     def _find_draw(self, path: str, lanes: int) -> tuple[int, int]:
         """Return a draw's stream id and its first column in the table, -1 without one that is wide enough."""
         number = self.register(path)
+        if self._drawn is not None:
+            if path in self._drawn:
+                raise TickgraphError(
+                    f"the draw {path!r} is made twice in one call and gives the same numbers both times; give each "
+                    "draw of a term a name of its own"
+                )
+            self._drawn.add(path)
         self._lanes[path] = max(lanes, self._lanes.get(path, 0))
         column, width = self._columns.get(path, (-1, 0))
         return number, column if lanes <= width else -1
@@ -227,7 +248,8 @@ def normals(words: Tensor) -> Tensor:
 class Stream:
     """The draws of one owner. Each is a pure function of seed, owner, draw name, tick, world and lane.
 
-    Two draws of one owner in the same tick must have different names, or they get the same words.
+    Two draws of one owner in the same tick must have different names, or they get the same words: within one call of a
+    term that is refused.
     """
 
     def __init__(self, rng: Rng, path: str) -> None:

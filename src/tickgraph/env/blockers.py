@@ -6,8 +6,10 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from tickgraph.core.judge import Blocker, JudgedCall, changed_host_state, host_state
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.judge import Blocker, JudgedCall, changed_host_state, host_state, refused_calls
 from tickgraph.env.term import BuildError
+from tickgraph.sim.platform import resolve_platform
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -23,6 +25,23 @@ def build_blocker(error: BuildError) -> Blocker:
         step = step.tb_next
     reason = f"{error}; while building, read numbers from cfg or from an entity's index, not from tensors"
     return Blocker(error.manager, error.term, file, line, reason, "error")
+
+
+def blockers_in_use(env: Env, found: list[Blocker]) -> list[Blocker]:
+    """Return what only a real environment of few worlds shows, beside the blockers of terms that are found already."""
+    try:
+        few = type(env)(env.cfg, 4, "cpu", resolve_platform("cpu").backend, "eager")
+    except TickgraphError:
+        if found:  # first things first
+            return []
+        raise
+    known = {(blocker.manager, blocker.term) for blocker in found}
+    calls = [call for manager in few.managers for call in manager.calls()]
+    more = refused_calls(call for call in calls if (call.manager, call.term) not in known)
+    if not found and not more:
+        more = host_state_blockers(few)
+    few.close()
+    return more
 
 
 def host_state_blockers(env: Env) -> list[Blocker]:

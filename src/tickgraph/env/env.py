@@ -19,7 +19,7 @@ from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolutio
 from tickgraph.core.rng import MOST_ROWS, Rng
 from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
-from tickgraph.env.blockers import build_blocker, host_state_blockers
+from tickgraph.env.blockers import blockers_in_use, build_blocker
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.given import check_cfg, check_process
 from tickgraph.env.managers import (
@@ -118,7 +118,7 @@ class Env:
         self.ring: Ring | None = None
         with memory_for(f"an environment of {self.num_envs} worlds"):
             self._build(cfg, backend, self.seed, threads)
-        self._requested = execution
+        self.known_blockers: list[Blocker] | None = None  # in eager mode nobody has looked yet
         self._resolution = self._resolve(execution)
         self._tick = transition.Tick(self, self._resolution)
         self._slot = 0
@@ -229,18 +229,16 @@ class Env:
         """Return what would keep the task from running compiled or captured; needs no compiler and no GPU.
 
         Args:
-            host_state_too: also play a few real ticks with few worlds and report Python attributes that changed.
+            host_state_too: also trace an author's terms as torch.compile does, and play a few real ticks with few
+                worlds and report Python attributes that changed.
         """
         try:
             judged = self if self.device.type == "meta" else Env(self.cfg, self.num_envs, "meta", self.backend_name)
         except BuildError as error:
             return [build_blocker(error)]
-        found = judge_calls([call for manager in judged.managers for call in manager.calls()])
-        if host_state_too and not found:
-            env = Env(self.cfg, 4, "cpu", self.backend_name, "eager")
-            found += host_state_blockers(env)
-            env.close()
-        return found
+        once = judged.rng.each_draw_once
+        found = judge_calls((call for manager in judged.managers for call in manager.calls()), once)
+        return found + blockers_in_use(self, found) if host_state_too else found
 
     def execution_report(self) -> dict[str, dict[str, Any]]:
         """Return what was asked for and what runs, for each program of the tick, and for "tick" as a graph."""
@@ -397,7 +395,7 @@ class Env:
         for manager in self.managers:
             manager.rehearse()
             for call in manager.calls():
-                with calling(f"{call.manager}/{call.term}"):
+                with calling(f"{call.manager}/{call.term}"), self.rng.each_draw_once():
                     call.fn()
         for part in transition.PARTS:
             part(self)
@@ -421,7 +419,8 @@ class Env:
     def _resolve(self, execution: str) -> Resolution:
         if execution == "eager" or self.device.type == "meta":
             return resolve_execution("eager", self.device)
-        reasons = [Reason(NOT_STATIC, str(blocker)) for blocker in self.blockers(host_state_too=False)]
+        self.known_blockers = self.blockers(host_state_too=False)
+        reasons = [Reason(NOT_STATIC, str(blocker)) for blocker in self.known_blockers]
         if self.device.type == "cuda" and "graph" not in self.sim.capabilities:
             text = f"backend {self.backend_name!r} cannot be captured into a CUDA graph"
             reasons.append(Reason(BACKEND_CANNOT, text, ("graph",)))

@@ -16,6 +16,7 @@ from tickgraph.core.fields import check_arguments
 from tickgraph.core.judge import JudgedCall
 from tickgraph.core.memory import out_of_memory
 from tickgraph.core.program import first_line
+from tickgraph.core.seeded import seeded_by
 from tickgraph.core.waits import place_of
 from tickgraph.env.config import SceneEntityCfg
 
@@ -72,8 +73,11 @@ def calling(path: str) -> Iterator[None]:
 
 
 def build_instance(cls: Any, cfg: Any, env: Env, path: str) -> Any:
-    """Return ``cls(cfg, env, path)``; what it raises becomes one line that names the term."""
-    with naming(path):
+    """Return ``cls(cfg, env, path)``; what it raises becomes one line that names the term.
+
+    What it draws from a global generator is the same in every run.
+    """
+    with naming(path), seeded_by(path):
         try:
             return cls(cfg, env, path)
         except TickgraphError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from tickgraph.core.graph import Graph
 from tickgraph.core.masked import assign_rows, fill_rows, or_rows
 from tickgraph.core.program import Program, Resolution
+from tickgraph.env.late import terms_at
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -31,6 +33,9 @@ class Tick:
             act(env)
             apply(env)
 
+        def program(name: str, fn: Callable[[], None]) -> Program:
+            return Program(f"tick/{name}", fn, resolution, owners=functools.partial(terms_at, env))
+
         in_graph = resolution.enabled == "graph" and env.ring is not None
 
         def judge_to_restart() -> None:
@@ -42,14 +47,14 @@ class Tick:
             record(env)
             restart(env)
 
-        self.act_and_apply = Program("tick/act_and_apply", act_and_apply, resolution)
-        self.judge_to_restart = Program("tick/judge_to_restart", judge_to_restart, resolution)
+        self.act_and_apply = program("act_and_apply", act_and_apply)
+        self.judge_to_restart = program("judge_to_restart", judge_to_restart)
         # In a graph it is a branch beside write and refresh: nobody reads what it writes, and what it reads stays.
-        self.store = Program("tick/store", lambda: store(env), resolution) if in_graph else None
+        self.store = program("store", lambda: store(env)) if in_graph else None
         self._beside = torch.cuda.Stream(env.device) if in_graph else None
-        self.observe = Program("tick/observe", lambda: observe(env), resolution)
+        self.observe = program("observe", lambda: observe(env))
         self.substeps = [
-            Program(f"tick/substep{i}", lambda i=i: env.substep_manager.apply(i), resolution)
+            program(f"substep{i}", lambda i=i: env.substep_manager.apply(i))
             for i in range(env.cfg.decimation if env.substep_manager.terms else 0)
         ]
         self.graph = Graph("tick", self.play, resolution, scopes=(env.sim.capture_scope,), watch=env.pointers)

@@ -41,6 +41,20 @@ def check_algo(name: str) -> str:
     return name
 
 
+def check_groups(obs_dims: Mapping[str, int]) -> None:
+    """Refuse a task without the observation groups that every learner reads.
+
+    Raises:
+        TickgraphError: "actor" or "critic" is missing.
+    """
+    for group, reader in (("actor", "the policy"), ("critic", "the critics")):
+        if group not in obs_dims:
+            raise TickgraphError(
+                f"the task has no observation group {group!r}, which {reader} would read, only "
+                f"{', '.join(obs_dims)}; add one to EnvCfg.observations (it may have the same terms as another)"
+            )
+
+
 def make_learner(
     cfg: AlgoCfg,
     obs_dims: Mapping[str, int],
@@ -54,9 +68,11 @@ def make_learner(
     """Build the learner of a configuration; the arguments are those of `Learner`, and the number of worlds.
 
     Raises:
-        TickgraphError: the machine has not the memory for an update of these sizes, by what it takes at least.
+        TickgraphError: an observation group is missing, or the machine has not the memory for an update of these sizes,
+            by what it takes at least.
     """
     assert isinstance(cfg, FlashSacCfg | SacCfg), f"no learner for {algo_name(cfg)}"
+    check_groups(obs_dims)
     width = max(cfg.actor_width, cfg.critic_width)
     check_room(8 * width**2, arena.device, f"a network of width {width}", "make actor_width and critic_width smaller")
     rows = 8 * cfg.batch_size * cfg.critic_width

@@ -69,7 +69,7 @@ class _Draw:
         _check(path, ranges, operation, distribution)
         constant = env.arena.constant
         self._env, self._operation, self._log = env, operation, distribution == "log_uniform"
-        self._rng, self._draw = env.rng.stream(path), draw
+        self._rng, self.draw = env.rng.stream(path), draw
         self._field = env.sim.field(field)
         env.sim.check_rows(field, ids)
         default = env.sim.default_field(field)
@@ -96,14 +96,20 @@ class _Draw:
         return constant(f"{name}_low", low, why=why), constant(f"{name}_high", high, why=why)
 
     def __call__(self, mask: Tensor) -> None:
+        self.write(mask, self.numbers())
+
+    def numbers(self) -> Tensor:
+        """Return this tick's draw."""
         rows, columns = self._default.shape[0], 1 if self._axes is None else len(self._axes)
         rows = 1 if self._shared else rows
         per_row = 1 if self._sign is not None else columns
-        draw = self._rng.uniform(self._draw, rows * per_row, self._low, self._high)
+        draw = self._rng.uniform(self.draw, rows * per_row, self._low, self._high)
         if self._log:
             draw = torch.exp(draw)
-        if self._axes is not None:
-            draw = draw.reshape(-1, rows, per_row)
+        return draw if self._axes is None else draw.reshape(-1, rows, per_row)
+
+    def write(self, mask: Tensor, draw: Tensor) -> None:
+        """Write what follows from a draw to the field's rows, in the worlds of a mask."""
         if self._operation == "scale":
             value = self._default * draw
         elif self._sign is not None:
@@ -201,20 +207,23 @@ class randomize_pd_gains:
         operation, distribution = params.get("operation", "scale"), params.get("distribution", "uniform")
         self._draws: list[_Draw] = []
 
-        def add(field: str, ids: list[int], axes: list[int] | None, key: str, sign: list[float] | None) -> None:
+        def add(
+            field: str, ids: list[int], axes: list[int] | None, key: str, sign: list[float] | None, draw: str
+        ) -> None:
             if ids and params.get(key) is not None:
-                draw = key.removesuffix("_range")
                 self._draws.append(
                     _Draw(env, path, field, ids, axes, params[key], operation, distribution, sign=sign, draw=draw)
                 )
 
-        # MuJoCo has a position actuator's stiffness twice: as gain, and with the opposite sign as bias. Both draw "kp".
+        # MuJoCo has a position actuator's stiffness twice: as gain, and with the opposite sign as bias.
+        # Both are written from one draw.
         own = [a for a in chosen if index.actuator_kd[a] > 0.0]
         passive = [a for a in chosen if index.actuator_kd[a] <= 0.0 and index.actuator_joint[a] >= 0]
-        add("actuator_gainprm", [int(index.actuator_ids[a]) for a in chosen], [0], "kp_range", [1.0])
-        add("actuator_biasprm", [int(index.actuator_ids[a]) for a in chosen], [1], "kp_range", [-1.0])
-        add("actuator_biasprm", [int(index.actuator_ids[a]) for a in own], [2], "kd_range", [-1.0])
-        add("dof_damping", [int(index.dof_adr[index.actuator_joint[a]]) for a in passive], None, "kd_range", None)
+        add("actuator_gainprm", [int(index.actuator_ids[a]) for a in chosen], [0], "kp_range", [1.0], "kp")
+        add("actuator_biasprm", [int(index.actuator_ids[a]) for a in chosen], [1], "kp_range", [-1.0], "kp")
+        add("actuator_biasprm", [int(index.actuator_ids[a]) for a in own], [2], "kd_range", [-1.0], "kd")
+        dofs = [int(index.dof_adr[index.actuator_joint[a]]) for a in passive]
+        add("dof_damping", dofs, None, "kd_range", None, "damping" if own else "kd")
         if not self._draws:
             raise TickgraphError(f"{path}: neither kp_range nor kd_range is given; give at least one")
 
@@ -228,8 +237,11 @@ class randomize_pd_gains:
         asset_cfg: SceneEntity = ROBOT,
         distribution: str = "uniform",
     ) -> None:
+        drawn: dict[str, Tensor] = {}
         for draw in self._draws:
-            draw(mask)
+            if draw.draw not in drawn:
+                drawn[draw.draw] = draw.numbers()
+            draw.write(mask, drawn[draw.draw])
 
 
 class randomize_effort_limits:

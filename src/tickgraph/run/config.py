@@ -14,6 +14,7 @@ from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.fields import check_fields
 from tickgraph.core.program import MODES
 from tickgraph.core.rng import MOST_ROWS
+from tickgraph.core.seeded import seeded_by
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.learn.build import algo_name, check_algo
 from tickgraph.learn.flashsac import FlashSacCfg
@@ -246,7 +247,8 @@ class Task:
             self.env, self._unedited = self._unedited, None
         if algo in self.edits:
             self.env, self._unedited = copy.deepcopy(self.env), self.env
-            self.edits[algo](self.env)
+            with seeded_by(f"{self.name}/edits/{algo}"):
+                self.edits[algo](self.env)
 
     @property
     def num_envs(self) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.room import check_room
+from tickgraph.core.seeded import seeded_by
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.env import Env
 from tickgraph.env.term import own_code
@@ -79,7 +80,7 @@ def evaluation_env_cfg(task: Task) -> EnvCfg:
     if task.evaluation.episode_s is not None:
         cfg.episode_length_s = task.evaluation.episode_s
     if task.evaluation.edit is not None:
-        with own_code("evaluation.edit"):
+        with own_code("evaluation.edit"), seeded_by(f"{task.name}/evaluation.edit"):
             task.evaluation.edit(cfg)
     cfg.recorders = {**cfg.recorders, **task.evaluation.recorders}
     if task.evaluation.ignore_s >= cfg.episode_length_s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, evaluation_seed
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.iteration import Iteration
+from tickgraph.run.judged import exact_resume, judge_run
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.neighbours import Neighbours, advice
 from tickgraph.run.panel import Panel, Progress, tell, warn
@@ -77,6 +79,7 @@ class Trainer:
                 seed=train.seed,
                 threads=train.physics_threads,
             )
+            self.blockers = judge_run(self.env)
             self._build()
         self.schedule = Schedule(train, self.ring.min_ticks)
         self.learner.set_horizon(self.schedule.total_updates)
@@ -434,16 +437,11 @@ class Trainer:
                 "tick": train.tick_threads,
                 "update": self._update_threads,
             },
-            "exact_resume": self._exact_resume(),
+            "exact_resume": exact_resume(self.env, self.blockers, train.checkpoint_replay),
+            "blockers": None if self.blockers is None else [asdict(blocker) for blocker in self.blockers],
             "simulation": self.env.sim.diagnostics(),
             "programs": {**self.iteration.report(), **self.env.execution_report(), **self.cycle.report(), **bridge},
         }
-
-    def _exact_resume(self) -> bool | str:
-        """Return True where a resumed run repeats every bit, False, or what keeps it from that."""
-        if not self.task.train.checkpoint_replay:
-            return False
-        return True if "exact_resume" in self.env.sim.capabilities else "up to the physics engine"
 
     def close(self) -> None:
         """Give the physics' threads and memory back."""

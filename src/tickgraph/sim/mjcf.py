@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.seeded import seeded_by
 from tickgraph.robots.mj import load_mujoco
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def load_spec(model: Callable[[], mujoco.MjSpec] | str | Path, owner: str) -> mu
     """
     mujoco = load_mujoco()
     if callable(model):
-        spec = model()
+        with seeded_by(f"scene/{owner}"):
+            spec = model()
         if not isinstance(spec, mujoco.MjSpec):
             raise TickgraphError(
                 f"the model function of entity {owner!r} returned {type(spec).__name__}, expected a mujoco.MjSpec"

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.seeded import seeded_by
 
 if TYPE_CHECKING:
     from tickgraph.run.config import Task
@@ -172,7 +173,8 @@ def load(reference: str) -> Task:
         hint = nearby(function, names) or f"its functions are {', '.join(names) or 'none'}"
         raise TickgraphError(f"{where} has no function {function!r}; {hint}")
     try:
-        made = factory()
+        with seeded_by(entry.name):
+            made = factory()
     except TickgraphError:
         raise
     except (Exception, SystemExit) as error:
@@ -198,7 +200,8 @@ def _as_task(made: object, entry: TaskEntry) -> Task:
 
 def _import(entry: TaskEntry, module_name: str) -> ModuleType:
     try:
-        return importlib.import_module(module_name)
+        with seeded_by(module_name):
+            return importlib.import_module(module_name)
     except TickgraphError:
         raise
     except (Exception, SystemExit) as error:
@@ -215,7 +218,8 @@ def _run_file(file: Path) -> ModuleType:
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     try:
-        spec.loader.exec_module(module)
+        with seeded_by(file.stem):
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, TickgraphError):

@@ -1,0 +1,156 @@
+"""What a run says of terms that cannot be compiled or that keep state of their own: warnings, manifest, resuming."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_training import TINY
+
+from tickgraph import cli
+from tickgraph.env.config import RewardTermCfg
+from tickgraph.env.env import Env
+from tickgraph.run import manifest
+from tickgraph.run.folder import RunFolder
+from tickgraph.run.judged import SHOWN
+from tickgraph.tasks.cartpole import cartpole_swingup
+
+NAMES = [f"counts{i}" for i in range(SHOWN + 2)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Keeps:
+    def __init__(self, cfg, env, path):
+        self.b = torch.zeros(env.num_envs, device=env.device)
+
+    def __call__(self, env):
+        self.b.add_(1.0)  # keeps
+        return self.b
+
+
+class Counts:
+    def __init__(self, cfg, env, path):
+        self.k = 0
+
+    def __call__(self, env):
+        self.k += 1
+        return env.reward
+
+
+class Network:
+    def __init__(self, cfg, env, path):
+        self.net = torch.nn.Linear(2, 1).requires_grad_(False).to(env.device)
+
+    def __call__(self, env):
+        return self.net(env.scene["robot"].data.joint_pos)[:, 0]
+
+
+def draws(env):
+    return torch.rand_like(env.reward)
+
+
+def zeroes_a_view(env):
+    env.scene["robot"].data.joint_pos.zero_()
+    return env.reward
+
+
+def prints(env):
+    print(end="")
+    return env.reward
+
+
+def task(**rewards):
+    made = cartpole_swingup()
+    made.env.rewards |= {name: RewardTermCfg(func) for name, func in rewards.items()}
+    return made
+
+
+def keeps():
+    return task(keeps=Keeps)
+
+
+def random():
+    return task(draws=draws)
+
+
+def view():
+    return task(view=zeroes_a_view)
+
+
+def printing():
+    return task(prints=prints)
+
+
+def network():
+    return task(network=Network)
+
+
+def many():
+    return task(**dict.fromkeys(NAMES, Counts))
+
+
+def facts_of(name: str, *words: str) -> dict:
+    file = Path(__file__).resolve()
+    command = ["train", f"{file}:{name}", "--run-name", name, *TINY, "--iterations", "2", *words]
+    assert cli.main(command) == 0
+    return manifest.read_manifest(RunFolder(next(Path("runs").glob(f"*/{name}"))))
+
+
+def test_mode_eager_tells_once_what_it_does_not_mind(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = facts_of("keeps")
+    warned = [line for line in capsys.readouterr().err.splitlines() if "rewards/keeps" in line]
+    line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("  # keeps"))
+    file = Path(__file__).resolve()
+    assert warned[0].startswith(f"warning: mode eager runs it, but rewards/keeps ({file}:{line}): writes self.b, ")
+    assert warned[1] == (
+        "warning: no checkpoint holds all that rewards/keeps keep: a run that is resumed does not repeat this one"
+    )
+    assert len(warned) == 2
+    assert facts["exact_resume"] is False
+    [blocker] = facts["blockers"]
+    assert (blocker["term"], blocker["line"], blocker["kind"]) == ("keeps", line, "host state")
+
+
+@pytest.mark.parametrize(
+    ("name", "exact"),
+    [
+        ("random", False),
+        ("view", "not known: what a term does behind its first blocker is not judged"),
+        ("printing", "not known: what a term does behind its first blocker is not judged"),
+        ("network", True),
+    ],
+)
+def test_the_manifest_says_exact_only_where_it_is(name: str, exact: object) -> None:
+    facts = facts_of(name)
+    assert facts["exact_resume"] == exact
+    assert len(facts["blockers"]) == (exact is not True)
+
+
+def test_where_auto_falls_back_the_manifest_says_so_too(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    facts = facts_of("keeps", "--execution", "auto")
+    assert "execution falls back from compile to eager: term not static: rewards/keeps" in caplog.text
+    err = capsys.readouterr().err
+    assert "no checkpoint holds all that rewards/keeps keep" in err and "mode eager runs it" not in err
+    assert facts["exact_resume"] is False and len(facts["blockers"]) == 1
+
+
+def test_mode_eager_runs_what_cannot_be_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blockers(self: Env, host_state_too: bool = True) -> list:
+        raise RuntimeError("only with its own number of worlds")
+
+    monkeypatch.setattr(Env, "blockers", blockers)
+    facts = facts_of("network")
+    assert facts["exact_resume"] == "not known: the terms cannot be judged" and facts["blockers"] is None
+
+
+def test_many_blockers_are_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = facts_of("many")
+    err = capsys.readouterr().err
+    assert err.count("mode eager runs it") == SHOWN and "and 2 more blockers: see `tickgraph check`" in err
+    assert len(facts["blockers"]) == SHOWN + 2
