@@ -47,8 +47,10 @@ POLL_S = 0.05
 TASKS = ("cartpole_swingup", "go2_walk_flat", WALK, TRACK)
 TINY_TRAIN = (
     "--num-envs 16 --iterations 6 --train.replay-slots 32 --train.learning-starts 3 --train.log-interval 1 "
-    "--train.algo.batch-size 32 --evaluation.episodes 2 --evaluation.episode-s 0.2 --no-video --execution eager"
+    "--train.algo.batch-size 32 --evaluation.episodes 2 --evaluation.episode-s 0.2 --evaluation.ignore-s 0 "
+    "--no-video --execution eager"
 ).split()
+BRIEF = "--evaluation.episodes 8 --evaluation.episode-s 1 --evaluation.ignore-s 0 --no-video".split()
 TINY_COLLECTOR = (
     "--num-envs 8 --blocks 2 --ticks-per-block 2 --memory-ticks 101 --backend mujoco --execution eager".split()
 )
@@ -122,7 +124,7 @@ def steps() -> list[Step]:
     found.append(Step("seeds", full, ("--out", "seeds", "--tiny"), 1560, script="seeds.py"))
     for task, backend, algo in itertools.product(TASKS, ("mujoco", "mjwarp"), ALGOS):
         words = ("train", task, "--algo", algo, "--backend", backend, "--run-name", f"entry_{backend}_{algo}")
-        full = (*words, "--iterations", "50", "--evaluation.episodes", "8", "--evaluation.episode-s", "1", "--no-video")
+        full = (*words, "--iterations", "50", *BRIEF)
         small = (*words, *TINY_TRAIN) if backend == "mujoco" else None
         found.append(Step(f"entry_{task}_{backend}_{algo}", full, small, 400, None))
     return found

@@ -97,7 +97,7 @@ REFERENCES = {
 TINY = (
     "--device cpu --execution eager --updates 1 --env.episode-length-s 0.2 --train.algo.critic-width 32 "
     "--train.algo.actor-width 32 --train.replay-slots 64 --train.learning-starts 3 --train.algo.batch-size 32 "
-    "--evaluation.episodes 1 --evaluation.episode-s 0.1"
+    "--evaluation.episodes 1 --evaluation.episode-s 0.1 --evaluation.ignore-s 0"
 ).split()
 Points = list[tuple[float, float]]
 

@@ -3,13 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tickgraph.bench import _blocks
 
 
 def test_arms_take_turns_and_the_first_tick_does_not_count(monkeypatch):
     class Stub:
-        env, at, loaded = None, 0, []
+        env, at, loaded = SimpleNamespace(num_envs=3, device=torch.device("cpu")), 0, []
 
         def state(self):
             return {"tick": self.at}
@@ -28,6 +29,7 @@ def test_arms_take_turns_and_the_first_tick_does_not_count(monkeypatch):
         return [100.0, *(float(number + len(arm)) for number in range(len(trace) - 1))]
 
     monkeypatch.setattr(_blocks.replay, "record", record)
+    monkeypatch.setattr(_blocks.replay, "record_bytes", lambda env, ticks: 1)
     played = _blocks.play_blocks(stub, ("a", "bb"), blocks=2, ticks=3, play=play)
     assert calls == [("a", 0, 4), ("bb", 0, 4), ("bb", 4, 8), ("a", 4, 8)]
     assert played.samples["a"] == [1.0, 2.0, 3.0] * 2 and played.sums["bb"] == pytest.approx([9.0, 9.0])

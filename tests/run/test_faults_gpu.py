@@ -43,7 +43,7 @@ SMALL = (
 # Random actions and no episode that ends by itself.
 ALIKE = (
     "--train.learning-starts 1000 --iterations 40 --train.no-stagger --env.episode-length-s 10 "
-    "--evaluation.episode-s 0.2"
+    "--evaluation.episode-s 0.2 --evaluation.ignore-s 0"
 ).split()
 FEW = ("--num-envs", "4", "--iterations", "12")
 # By name: what is asked for by name and cannot be had is refused. On a CPU nothing but eager can be had here.
