@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from tickgraph.cli import main
 from tickgraph.core import room
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.env.config import EnvCfg
+from tickgraph.env.config import EnvCfg, SceneEntityCfg
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.sac import SacCfg
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run.config import EvaluationCfg, Task, TrainCfg, VideoCfg
+from tickgraph.run.describe import describe
 from tickgraph.run.evaluate import check_figures, evaluation_env_cfg
 from tickgraph.run.settings import apply_overrides
 from tickgraph.sim.scene import SceneCfg
@@ -162,3 +164,54 @@ def test_so_is_the_number_of_updates(small: None) -> None:
         TickgraphError, match=r"random words for 100000000 updates .*: make train.updates_per_iteration"
     ):
         UpdateCycle(learner, ring, 10**8, "eager")
+
+
+def _long(cfg: EnvCfg) -> None:
+    cfg.episode_length_s = 1e12
+
+
+def _selector_of_nothing(cfg: EnvCfg) -> None:
+    cfg.events["joints"].params = {"asset_cfg": SceneEntityCfg("robot", joint_names="wing")}
+
+
+def _slow(cfg: EnvCfg) -> None:
+    cfg.scene.timestep = 5.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"episode_s": 1e12}, r"^evaluation\.episode_s is 1e\+12: 5e\+13 control steps of 0\.02 s, expected at most"),
+        ({"edit": _long}, r"^evaluation\.edit: env\.episode_length_s is 1e\+12: .* expected at most 1e\+08"),
+        ({"edit": _slow}, r"^evaluation\.edit: env\.scene\.timestep is 5\.0, expected seconds from"),
+        ({"edit": _selector_of_nothing, "figures": None, "recorders": {}}, r"'wing'"),
+    ],
+)
+def test_what_an_evaluation_s_environment_refuses_is_refused_before_the_training(changes: dict, text: str) -> None:
+    task = registry.load("cartpole_swingup")
+    for name, value in changes.items():
+        setattr(task.evaluation, name, value)
+    with pytest.raises(TickgraphError, match=text):
+        check_figures(task, "mujoco")
+
+
+def test_many_worlds_are_described_from_shapes_alone() -> None:
+    task = registry.load("cartpole_swingup")
+    task.train.num_envs = 10**9
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    value = describe(task)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    (masks,) = [tensor for tensor in value["arena"] if tensor["name"] == "env/all_worlds"]
+    assert masks["bytes"] == 10**9
+    assert value["learner_bytes"] > 10**9 * task.train.replay_slots
+    assert grown < 2**19  # KiB
+
+
+def test_too_many_worlds_are_refused_before_a_tensor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "free_memory", lambda: 2**30)
+    made: list[str] = []
+    new = Arena.new
+    monkeypatch.setattr(Arena, "new", lambda *given, **more: made.append(given[1]) or new(*given, **more))
+    with pytest.raises(TickgraphError, match=r"out of memory: an environment of 100000000 worlds needs .* use fewer"):
+        Env(registry.load("cartpole_swingup").env, 10**8, execution="eager")
+    assert made == []
