@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Parsed, parse, table, usage
@@ -366,7 +367,7 @@ def _plot(parsed: Parsed) -> int:
 def _profile(parsed: Parsed) -> int:
     from tickgraph.bench._profile_report import run
 
-    value = run(_load(parsed), parsed.whole("ticks") or 50, parsed.get("out"))
+    value = run(_load(parsed), parsed.whole("ticks", most=MOST_REPEATS) or 50, parsed.get("out"))
     _write_result(parsed, value)
     return 0
 

@@ -22,6 +22,7 @@ from tickgraph.env.term import own_code
 from tickgraph.learn.build import make_learner
 from tickgraph.learn.explore import GreedyPolicy
 from tickgraph.run.config import Task
+from tickgraph.run.neighbours import warn_of_threads
 from tickgraph.run.panel import warn
 from tickgraph.run.settings import clone
 from tickgraph.sim.platform import resolve_platform
@@ -115,6 +116,7 @@ class Player:
 
     def __init__(self, task: Task, num_envs: int, policy: Mapping[str, Tensor] | None) -> None:
         train = task.train
+        warn_of_threads(train.physics_threads, train.tick_threads)
         torch.set_num_threads(train.tick_threads)
         platform = resolve_platform(train.device, train.backend)
         self.env = Env(
