@@ -16,6 +16,7 @@ from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
+from tickgraph.run.files import write_error
 from tickgraph.run.output import UNPRINTED, open_closed_streams, say_at_once, silence, words_beside_result
 from tickgraph.run.packages import check_compiler_cache, missing_package
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
             silence(sys.stdout)
             if error.errno == errno.EPIPE:
                 return 0  # the reader has gone: there is nobody to tell
-            error = TickgraphError(f"could not write to standard output: {error.strerror}")
+            error = write_error(Path("-"), error)
         if "--debug" in words:
             traceback.print_exc()
         error = missing_package(error) or error
