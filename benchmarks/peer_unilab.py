@@ -43,7 +43,7 @@ from tickgraph.bench._figures import median_with_interval, times
 from tickgraph.bench._gpu import device_times
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision
 from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_of, with_algo
-from tickgraph.bench._options import Parser, count, counts, run_script, say, target
+from tickgraph.bench._options import MOST_BATCH, Parser, count, counts, run_script, say, target
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.precision import set_precision
@@ -491,7 +491,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     task = load(TASK)
     task.use("flashsac")
     default = DEFAULTS[device.type]
-    batches = counts("--batch-size", options.batch_size or default["batch"], least=2)
+    batches = counts("--batch-size", options.batch_size or default["batch"], least=2, most=MOST_BATCH)
     updates = counts("--updates", options.updates)
     blocks = count("--blocks", options.blocks or default["blocks"])
     given = options.cycles or default.get("cycles")

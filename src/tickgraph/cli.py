@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
+from tickgraph.run.files import write_error
 from tickgraph.run.output import UNPRINTED, open_closed_streams, say_at_once, silence, words_beside_result
 from tickgraph.run.packages import check_compiler_cache, missing_package
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
@@ -70,7 +72,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
             silence(sys.stdout)
             if error.errno == errno.EPIPE:
                 return 0  # the reader has gone: there is nobody to tell
-            error = TickgraphError(f"could not write to standard output: {error.strerror}")
+            error = write_error(Path("-"), error)
         if "--debug" in words:
             traceback.print_exc()
         error = missing_package(error) or error
@@ -366,7 +368,7 @@ def _plot(parsed: Parsed) -> int:
 def _profile(parsed: Parsed) -> int:
     from tickgraph.bench._profile_report import run
 
-    value = run(_load(parsed), parsed.whole("ticks") or 50, parsed.get("out"))
+    value = run(_load(parsed), parsed.whole("ticks", most=MOST_REPEATS) or 50, parsed.get("out"))
     _write_result(parsed, value)
     return 0
 

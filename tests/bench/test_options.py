@@ -55,3 +55,32 @@ def test_what_a_case_sets_is_judged_like_any_setting():
     words = "cartpole_swingup --arms eager --num-envs 8 --batch-size 1".split()
     with pytest.raises(TickgraphError, match="FlashSacCfg.batch_size is 1; it must be at least 2"):
         train.main(words)
+
+
+@pytest.mark.parametrize(
+    ("main", "option", "value", "text"),
+    [
+        (collector.main, "--torch-threads", "1000000", "expected a whole number of at most 1024"),
+        (collector.main, "--physics-threads", "3000", "expected a whole number of at most 1024"),
+        (collector.main, "--torch-threads", "0", "expected a whole number of at least 1"),
+        (collector.main, "--memory-ticks", "5", "expected a whole number of at least 101"),
+        (collector.main, "--memory-ticks", "1000001", "expected a whole number of at most 1000000"),
+        (collector.main, "--blocks", "10001", "expected a whole number of at most 10000"),
+        (collector.main, "--ticks-per-block", "9" * 9000, "--ticks-per-block is a str, expected a whole number of at"),
+        (collector.main, "--num-envs", "8,4294967297", "'4294967297', expected a whole number of at most 4294967296"),
+        (learner.main, "--cycles", "1000001", "expected a whole number of at most 1000000"),
+        (learner.main, "--blocks", "10001", "expected a whole number of at most 10000"),
+        (train.main, "--learning-starts", "1000001", "expected a whole number of at most 1000000"),
+        (train.main, "--iterations", "1000001", "expected a whole number of at most 1000000"),
+        (verify_learner.main, "--replays", "1000001", "expected a whole number of at most 1000000"),
+    ],
+)
+def test_numbers_of_options_are_held_to_bounds(main, option, value, text):
+    with pytest.raises(TickgraphError, match=text) as caught:
+        main(["cartpole_swingup", "--device", "cpu", option, value])
+    assert option in str(caught.value) and len(str(caught.value)) < 120
+
+
+def test_timed_ticks_of_a_profile_are_held_to_a_bound(capsys):
+    assert cli(["profile", "cartpole_swingup", "--ticks", "1000001"]) == 2
+    assert "--ticks is 1000001, expected a whole number of at most 1000000" in capsys.readouterr().err

@@ -165,6 +165,14 @@ def test_other_kinds_are_not_drawn_with_results_and_a_damaged_one_is_one_line(tm
         ({"feet": [], "joints": [], "jumps": []}, "`tickgraph motion info --json` wrote"),
         ({"traceEvents": []}, "a trace of `tickgraph profile`"),
         ({"format": 1, "sessions": [], "programs": {}, "seeds": {}}, "a run's manifest"),
+        (
+            {"task": "t", "blockers": [], "sessions": [], "programs": {}, "seeds": {}},
+            r"is a run's manifest, .*; give run_summary\.json, which is beside it",
+        ),
+        (
+            {"iteration": 3, "env_steps": 24, "time": 1.5, "episodes": 1},
+            r"is a run's log, .*; give run_summary\.json, .* `tickgraph plot RUN`",
+        ),
         ({"status": "interrupted", "iteration": 3, "env_steps": 9, "evaluation": None}, "run that was not evaluated"),
         ({"evaluation": {"trained": 3}}, "is not whole"),
         ({"colour": "blue"}, "it is not a result that tickgraph wrote"),
@@ -176,3 +184,27 @@ def test_the_report_says_what_a_file_of_another_command_is(tmp_path, value, reas
     with pytest.raises(TickgraphError, match=reason) as error:
         report.main([str(path)])
     assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_log_of_many_rows_is_known_by_its_first(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    row = json.dumps({"iteration": 3, "env_steps": 24, "time": 1.5})
+    path.write_text(f"{row}\n{row}\n")
+    with pytest.raises(TickgraphError, match="is a run's log"):
+        report.main([str(path)])
+
+
+def test_a_run_s_summary_says_where_the_run_was_made(tmp_path, capsys):
+    summary = tmp_path / "run_summary.json"
+    summary.write_text(
+        json.dumps({"status": "completed", "iteration": 3, "env_steps": 9, "evaluation": {"trained": {"return": 1.0}}})
+    )
+    report.main([str(summary)])
+    assert "unknown machine" in capsys.readouterr().out
+    made = {"machine": {"processor": "a Z80", "cores": 1}, "versions": {"torch": "2.11.0"}, "commit": "12345678901"}
+    (tmp_path / "run_manifest.json").write_text(json.dumps({**made, "dirty": True}))
+    report.main([str(summary)])
+    assert "a Z80, 1 cores; torch 2.11.0, MuJoCo None; 1234567890 with changes" in capsys.readouterr().out
+    (tmp_path / "run_manifest.json").write_text("{")
+    report.main([str(summary)])
+    assert "completed after 3 iterations" in capsys.readouterr().out

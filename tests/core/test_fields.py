@@ -96,7 +96,7 @@ def test_arguments_are_held_to_the_bounds_in_annotations() -> None:
         (lambda: TrainCfg(iterations=10.5), "train.iterations is 10.5, expected a whole number"),
         (lambda: TrainCfg(seed="x"), "train.seed is 'x', expected a whole number"),
         (lambda: EvaluationCfg(episodes=2.5), "evaluation.episodes is 2.5, expected a whole number"),
-        (lambda: VideoCfg(seconds="x"), "video.seconds is 'x', expected a number"),
+        (lambda: VideoCfg(seconds="x"), "video.seconds is 'x', expected more than 0 and at most 3600 seconds"),
         (lambda: FlashSacCfg(gamma="x"), "FlashSacCfg.gamma is 'x', expected a number"),
         (lambda: SacCfg(batch_size=16.5), "SacCfg.batch_size is 16.5, expected a whole number"),
     ],

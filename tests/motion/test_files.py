@@ -276,3 +276,19 @@ def test_clips_are_read_once_until_a_file_changes(tmp_path: Path) -> None:
     write(file, rows()[:16])
     os.utime(file, ns=(1, 1))
     assert again.frames == 51 and load_clips(str(file), 50.0)[0].frames == 26
+
+
+def test_velocities_that_the_positions_do_not_have_are_told(tmp_path: Path) -> None:
+    arrays = bodies()
+    assert not [note for note in read_motion(save(tmp_path / "own.npz", **arrays)).notes if "root mean square" in note]
+    slow = {key: value * 1.3 for key, value in arrays.items() if "vel" in key}
+    assert read_motion(save(tmp_path / "near.npz", **(arrays | slow))).notes == []
+    for key, what in (
+        ("joint_vel", "joint_vel is"),
+        ("body_lin_vel_w", "body_lin_vel_w of the root is"),
+        ("body_ang_vel_w", "body_ang_vel_w of the root is"),
+    ):
+        path = save(tmp_path / "a.npz", **(arrays | {key: 50.0 * arrays[key]}))
+        (note,) = read_motion(path).notes
+        assert note.startswith(what) and "which is used; is the unit or the fps another one?" in note
+    assert len(read_motion(save(tmp_path / "b.npz", **(arrays | {"fps": 5.0}))).notes) >= 1

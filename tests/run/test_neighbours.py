@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tickgraph.run import manifest, trainer
-from tickgraph.run.neighbours import Neighbours, advice, busy_seconds
+from tickgraph.run import manifest, neighbours, trainer
+from tickgraph.run.neighbours import Neighbours, advice, busy_seconds, warn_of_threads
 
 
 class Machine:
@@ -93,3 +93,15 @@ def test_a_run_says_it_once_and_keeps_it(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: other processes keep 1.0 of the 2 processors busy")
     assert manifest.read_summary(run)["other_processes"] == 0.75
+
+
+def test_many_threads_on_few_processors_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    neighbours._warn_once.cache_clear()
+    monkeypatch.setattr(neighbours, "processors", lambda: 2)
+    warn_of_threads(8, 1, None)
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        warn_of_threads(None, 1000, 1)
+    assert capsys.readouterr().err == ("warning: 1000 threads on 2 processors: they wait for one another; use fewer\n")

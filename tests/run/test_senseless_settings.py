@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,19 +13,22 @@ from tickgraph.cli import main
 from tickgraph.core import room
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.env.config import EnvCfg
+from tickgraph.env.config import EnvCfg, SceneEntityCfg
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.sac import SacCfg
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run.config import EvaluationCfg, Task, TrainCfg, VideoCfg
+from tickgraph.run.describe import describe
 from tickgraph.run.evaluate import check_figures, evaluation_env_cfg
-from tickgraph.run.settings import apply_overrides
+from tickgraph.run.settings import apply_overrides, settings
 from tickgraph.sim.scene import SceneCfg
 from tickgraph.tasks import registry
 
 ENV = EnvCfg(SceneCfg({}))
+# By the sampler, against the clips' lengths.
+BOUND_WHERE_THEY_ARE_USED = ("env.commands.motion.sampler.kernel", "env.commands.motion.sampler.frames_left")
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,19 @@ ENV = EnvCfg(SceneCfg({}))
         ("--train.tick-threads 100000", "tick_threads is 100000, expected a whole number of threads from 1 to 1024"),
         ("--train.update-threads 0", "train.update_threads is 0, expected a whole number of threads from"),
         ("--train.physics-threads 2000", "physics_threads is 2000, expected a whole number of threads"),
+        ("--env.scene.solver.iterations 3000000000", "iterations is 3000000000, expected a whole number of at most 2^"),
+        ("--env.scene.solver.ls-iterations 3000000000", "ls_iterations is 3000000000, expected a whole number of at"),
+        ("--env.scene.solver.ccd-iterations 3000000000", "ccd_iterations is 3000000000, expected a whole number of at"),
+        ("--env.scene.capacity.nconmax 1000000000000", "capacity.nconmax is 1000000000000, expected a whole number of"),
+        ("--env.scene.capacity.njmax 1000000000000", "capacity.njmax is 1000000000000, expected a whole number of"),
+        ("--env.scene.capacity.njmax-nnz 2147483648", "njmax_nnz is 2147483648, expected a whole number of at most 2^"),
+        ("--env.scene.capacity.sensor-contacts 2147483648", "contacts is 2147483648, expected a whole number of at"),
+        ("--train.algo.lr-warmup 9999999999999999999999", "lr_warmup is 9999999999999999999999; it must be at most"),
+        ("--train.ticks-per-iteration 1000000000000", "ticks_per_iteration is 1000000000000, expected a whole number"),
+        ("--train.updates-per-iteration 1000001", "updates_per_iteration is 1000001, expected a whole number of at"),
+        ("--video.seconds 1e9", "video.seconds is 1000000000.0, expected more than 0 and at most 3600 seconds"),
+        ("--video.width 1000000", "video.width is 1000000, expected a whole number of pixels from 1 to 16384"),
+        ("--video.fps 3000000000", "video.fps is 3000000000, expected a whole number from 1 to 1000"),
         ("--train.iterations 99999999999999999", "is 99999999999999999, expected a whole number of at most 2^53"),
         ("--train.learning-starts -1", "train.learning_starts is -1, expected a whole number of at least 0"),
         ("--train.algo.batch-size 100000000000", "batch_size is 100000000000; it must be at most 2147483648"),
@@ -64,7 +81,7 @@ def test_the_command_line_is_held_to_bounds(words: str, text: str) -> None:
         (lambda: TrainCfg(algo="sac"), r"train.algo is 'sac', expected AlgoCfg\(...\)"),
         (lambda: EvaluationCfg(recorders=[5]), r"recorders is \[5\], expected a dictionary of RecorderTermCfg"),
         (lambda: EvaluationCfg(figures=5), "evaluation.figures is 5, expected a function or a class or None"),
-        (lambda: VideoCfg(fps=0), "video.fps is 0, expected a whole number of at least 1"),
+        (lambda: VideoCfg(fps=0), "video.fps is 0, expected a whole number from 1 to 1000"),
         (lambda: SacCfg(gamma=math.nan), "SacCfg.gamma is nan, expected a number"),
     ],
 )  # fmt: skip
@@ -162,3 +179,73 @@ def test_so_is_the_number_of_updates(small: None) -> None:
         TickgraphError, match=r"random words for 100000000 updates .*: make train.updates_per_iteration"
     ):
         UpdateCycle(learner, ring, 10**8, "eager")
+
+
+def _long(cfg: EnvCfg) -> None:
+    cfg.episode_length_s = 1e12
+
+
+def _selector_of_nothing(cfg: EnvCfg) -> None:
+    cfg.events["joints"].params = {"asset_cfg": SceneEntityCfg("robot", joint_names="wing")}
+
+
+def _slow(cfg: EnvCfg) -> None:
+    cfg.scene.timestep = 5.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"episode_s": 1e12}, r"^evaluation\.episode_s is 1e\+12: 5e\+13 control steps of 0\.02 s, expected at most"),
+        ({"edit": _long}, r"^evaluation\.edit: env\.episode_length_s is 1e\+12: .* expected at most 1e\+08"),
+        ({"edit": _slow}, r"^evaluation\.edit: env\.scene\.timestep is 5\.0, expected seconds from"),
+        ({"edit": _selector_of_nothing, "figures": None, "recorders": {}}, r"'wing'"),
+    ],
+)
+def test_what_an_evaluation_s_environment_refuses_is_refused_before_the_training(changes: dict, text: str) -> None:
+    task = registry.load("cartpole_swingup")
+    for name, value in changes.items():
+        setattr(task.evaluation, name, value)
+    with pytest.raises(TickgraphError, match=text):
+        check_figures(task, "mujoco")
+
+
+def test_many_worlds_are_described_from_shapes_alone() -> None:
+    task = registry.load("cartpole_swingup")
+    task.train.num_envs = 10**9
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    value = describe(task)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    (masks,) = [tensor for tensor in value["arena"] if tensor["name"] == "env/all_worlds"]
+    assert masks["bytes"] == 10**9
+    assert value["learner_bytes"] > 10**9 * task.train.replay_slots
+    assert grown < 2**19  # KiB
+
+
+def test_too_many_worlds_are_refused_before_a_tensor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "free_memory", lambda: 2**30)
+    made: list[str] = []
+    new = Arena.new
+    monkeypatch.setattr(Arena, "new", lambda *given, **more: made.append(given[1]) or new(*given, **more))
+    with pytest.raises(TickgraphError, match=r"out of memory: an environment of 100000000 worlds needs .* use fewer"):
+        Env(registry.load("cartpole_swingup").env, 10**8, execution="eager")
+    assert made == []
+
+
+@pytest.mark.parametrize("name", ["cartpole_swingup", "g1_motion_tracking"])
+@pytest.mark.parametrize("algo", ["flashsac", "sac"])
+def test_every_whole_number_of_a_task_has_an_upper_bound(name: str, algo: str) -> None:
+    without = []
+    task = registry.load(name)
+    task.use(algo)
+    for setting in settings(task):
+        if setting.type not in (int, int | None) or setting.path in BOUND_WHERE_THEY_ARE_USED:
+            continue
+        task = registry.load(name)
+        task.use(algo)
+        try:
+            apply_overrides(task, [f"--{setting.path}", str(10**22)])
+        except TickgraphError:
+            continue
+        without.append(setting.path)
+    assert without == []

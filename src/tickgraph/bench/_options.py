@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.fields import shown
+from tickgraph.core.rng import MOST_ROWS
 from tickgraph.run.files import check_result, check_target
 from tickgraph.run.panel import tell
 
@@ -16,6 +19,11 @@ _NAMES = {
     **dict.fromkeys(("algo", "backend", "device", "execution", "learner-kernels"), "NAME"),
     **dict.fromkeys(("arms", "paths", "precision"), "NAMES"),
 }
+MOST_WORLDS = MOST_ROWS
+MOST_BATCH = 2**31
+MOST_SEED = 2**64 - 1
+MOST_BLOCKS = 10_000
+_DIGITS = 30  # of a number, beyond which it is too large for anything
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -66,17 +74,20 @@ def picture(text: str) -> Path:
     return _writable(text, check_target)
 
 
-def count(option: str, text: str, least: int = 1) -> int:
+def count(option: str, text: str, least: int = 1, most: int = MOST_REPEATS) -> int:
     """Return the whole number that an option was given.
 
     Raises:
-        TickgraphError: it is none, or less than `least`.
+        TickgraphError: it is none, less than `least` or more than `most`.
     """
-    if not text.strip().isdecimal() or int(text) < least:
+    number = text.strip()
+    if not number.isdecimal() or int(number[:_DIGITS]) < least:
         raise TickgraphError(f"{option} is {text!r}, expected a whole number of at least {least}")
-    return int(text)
+    if int(number[:_DIGITS]) > most:
+        raise TickgraphError(f"{option} is {shown(text)}, expected a whole number of at most {most}")
+    return int(number)
 
 
-def counts(option: str, text: str, least: int = 1) -> tuple[int, ...]:
+def counts(option: str, text: str, least: int = 1, most: int = MOST_REPEATS) -> tuple[int, ...]:
     """Return the whole numbers, separated by commas, that an option was given, each as `count` does."""
-    return tuple(count(option, part, least) for part in text.split(","))
+    return tuple(count(option, part, least, most) for part in text.split(","))

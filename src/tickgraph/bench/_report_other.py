@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.run.files import read_json
 
 KERNELS = 15  # bars of a trace, those first that took longest
 _COLORS = {"fast": "#1f4e9c", "reference": "#b5573f", "trained": "#1f4e9c", "untrained": "#b5573f"}
@@ -42,6 +44,7 @@ def known(value: dict[str, Any]) -> bool:
 
 # What other commands write, by keys that only they have together.
 _ELSEWHERE = (
+    (("sessions", "programs", "seeds"), "a run's manifest", "give run_summary.json, which is beside it"),
     (
         ("evaluation", "run", "iteration"),
         "what `tickgraph eval --json` wrote",
@@ -55,13 +58,34 @@ _ELSEWHERE = (
     (("tick_ms", "stages", "mode"), "what `tickgraph profile` wrote", "profile.png is beside it"),
     (("feet", "joints", "jumps"), "what `tickgraph motion info --json` wrote", ""),
     (("traceEvents",), "a trace of `tickgraph profile`", "open it in Perfetto"),
-    (("sessions", "programs", "seeds"), "a run's manifest", "its summary can be shown"),
     (
         ("status", "iteration", "env_steps"),
         "the summary of a run that was not evaluated",
         "`tickgraph plot RUN` draws it",
     ),
 )
+
+
+def is_log(path: Path) -> bool:
+    """Return whether a file is a run's log: rows of JSON, a line each, by its first one."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            row = json.loads(file.readline())
+    except (OSError, ValueError):
+        return False
+    return isinstance(row, dict) and {"iteration", "env_steps", "time"} <= set(row)
+
+
+def made_on(value: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return machine, versions and commit of a run's summary, which its manifest has; nothing for other files."""
+    beside = path.with_name("run_manifest.json")
+    if "machine" in value or "status" not in value or not beside.is_file():
+        return {}
+    try:
+        manifest = read_json(beside, "manifest of a run")
+    except TickgraphError:
+        return {}  # the summary can be shown all the same
+    return {key: manifest.get(key) for key in ("machine", "versions", "commit", "dirty")}
 
 
 def elsewhere(value: dict[str, Any], path: Path) -> str | None:

@@ -15,13 +15,26 @@ from tickgraph.bench._bars import AA_LIMIT, ADVANCE_BAR, bars
 from tickgraph.bench._blocks import State, play_blocks
 from tickgraph.bench._case import SCENARIOS, Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, resident_bytes, times
-from tickgraph.bench._options import Parser, count, picture, say, target, value_name
+from tickgraph.bench._options import (
+    MOST_BLOCKS,
+    MOST_SEED,
+    MOST_WORLDS,
+    Parser,
+    count,
+    counts,
+    picture,
+    say,
+    target,
+    value_name,
+)
 from tickgraph.bench._parts import take_apart
 from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
+from tickgraph.core.bounds import MOST_REPEATS, MOST_THREADS
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.env import Env
+from tickgraph.run.neighbours import warn_of_threads
 from tickgraph.sim.platform import resolve_platform
 from tickgraph.tasks.registry import load
 
@@ -195,10 +208,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise TickgraphError(
                 f"--arms is {options.arms!r}, but on a CPU the arms are {', '.join(ARMS)}, all of them; leave it out"
             )
-    blocks = _optional("--blocks", options.blocks) or BLOCKS["cuda" if on_gpu else "cpu"]
-    memory_ticks = _optional("--memory-ticks", options.memory_ticks) or (1000 if on_gpu else 200)
+    blocks = _optional("--blocks", options.blocks, most=MOST_BLOCKS) or BLOCKS["cuda" if on_gpu else "cpu"]
+    memory_ticks = _optional("--memory-ticks", options.memory_ticks, Case.settle + 1) or (1000 if on_gpu else 200)
+    threads = {
+        name: _optional(f"--{name.replace('_', '-')}", getattr(options, name), most=MOST_THREADS)
+        for name in ("physics_threads", "torch_threads")
+    }
+    warn_of_threads(*threads.values())
     given = WIDTHS["cuda" if on_gpu else "cpu"] if options.num_envs == "auto" else options.num_envs
-    widths = [count("--num-envs", part) for part in given.split(",")]
+    widths = counts("--num-envs", given, most=MOST_WORLDS)
     done: list[Rows] = []
 
     def result(rows: Sequence[Rows]) -> dict[str, Any]:
@@ -220,9 +238,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             blocks=blocks,
             ticks_per_block=_optional("--ticks-per-block", options.ticks_per_block),
             memory_ticks=memory_ticks,
-            physics_threads=_optional("--physics-threads", options.physics_threads),
-            torch_threads=_optional("--torch-threads", options.torch_threads),
-            seed=count("--seed", options.seed, least=0),
+            **threads,
+            seed=count("--seed", options.seed, least=0, most=MOST_SEED),
         )
         task = load(options.task)
         rows = _measure_gpu.measure(task, case, say, keep) if on_gpu else measure(task, case, say)
@@ -266,5 +283,5 @@ def _parser() -> Parser:
     return parser
 
 
-def _optional(option: str, text: str) -> int | None:
-    return None if text == "auto" else count(option, text)
+def _optional(option: str, text: str, least: int = 1, most: int = MOST_REPEATS) -> int | None:
+    return None if text == "auto" else count(option, text, least, most)

@@ -17,7 +17,7 @@ from tickgraph.bench._figures import median_with_interval, times
 from tickgraph.bench._gpu import device_times
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen
 from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_of, with_algo
-from tickgraph.bench._options import Parser, count, counts, picture, say, target, value_name
+from tickgraph.bench._options import MOST_BATCH, MOST_BLOCKS, Parser, count, counts, picture, say, target, value_name
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
 from tickgraph.run.precision import set_precision
@@ -191,10 +191,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec = replace(spec, slots=max(spec.algo.n_step + 2, min(spec.slots, SLOTS, RING_BYTES // 4 // slot)))
     updates, batches = (
         counts("--updates", options.updates),
-        counts("--batch-size", options.batch_size or BATCHES[device.type], least=2),
+        counts("--batch-size", options.batch_size or BATCHES[device.type], least=2, most=MOST_BATCH),
     )
     period, paths = count("--policy-period", options.policy_period), chosen(options.paths, device, task.algo)
-    blocks = count("--blocks", options.blocks or BLOCKS[device.type])
+    blocks = count("--blocks", options.blocks or BLOCKS[device.type], most=MOST_BLOCKS)
     cycles = None if options.cycles is None else count("--cycles", options.cycles)
     if device.type == "cpu":
         torch.set_num_threads(task.train.update_threads or torch.get_num_threads())

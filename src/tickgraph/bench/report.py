@@ -71,10 +71,15 @@ def _other(path: Path) -> dict[str, Any] | None:
     Raises:
         TickgraphError: another command wrote it.
     """
+    if path.is_file() and _report_other.is_log(path):
+        raise TickgraphError(
+            f"{path} is a run's log, not a result of `tickgraph bench`; give run_summary.json, which is beside it, or "
+            "draw the log with `tickgraph plot RUN`"
+        )
     value = read_json(path, "result") if path.is_file() else {}
     if (foreign := _report_other.elsewhere(value, path)) is not None:
         raise TickgraphError(foreign)
-    return value if _report_other.known(value) else None
+    return {**_report_other.made_on(value, path), **value} if _report_other.known(value) else None
 
 
 def _show_others(others: dict[Path, dict[str, Any]]) -> None:

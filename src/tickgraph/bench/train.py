@@ -13,11 +13,23 @@ import numpy as np
 from tickgraph.bench._apart import measure_apart
 from tickgraph.bench._bars import ENQUEUE_MS, GRAPH_OVER_EAGER, iteration_bars
 from tickgraph.bench._figures import median_with_interval, summary, times
-from tickgraph.bench._options import Parser, count, counts, picture, say, target, value_name
+from tickgraph.bench._options import (
+    MOST_BATCH,
+    MOST_BLOCKS,
+    MOST_WORLDS,
+    Parser,
+    count,
+    counts,
+    picture,
+    say,
+    target,
+    value_name,
+)
 from tickgraph.bench._proof import ITERATIONS, capture_proof, memory_proof
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench._train_arm import COUNTERS, MODES, TrainArm
 from tickgraph.bench.report import plot, show
+from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.learn.path import KERNELS
 from tickgraph.run.config import Task
@@ -305,24 +317,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.json is not None:
             write_result(options.json, result([*done, rows]), whole=False)
 
-    def optional(name: str, least: int = 1) -> int | None:
+    def optional(name: str, least: int = 1, most: int = MOST_REPEATS) -> int | None:
         text = getattr(options, name)
-        return None if text is None else count(f"--{name.replace('_', '-')}", text, least)
+        return None if text is None else count(f"--{name.replace('_', '-')}", text, least, most)
 
     iterations = count("--iterations", options.iterations)
     numbers = (None,) if options.updates is None else counts("--updates", options.updates)
-    sizes = list(itertools.product(counts("--num-envs", widths), numbers))
+    sizes = list(itertools.product(counts("--num-envs", widths, most=MOST_WORLDS), numbers))
     for width, updates in sizes:
         case = TrainCase(
             task=options.task,
             num_envs=width,
             place=place,
             arms=arms,
-            blocks=count("--blocks", options.blocks),
+            blocks=count("--blocks", options.blocks, most=MOST_BLOCKS),
             iterations=iterations,
             tail=min(count("--summary-last", options.summary_last), iterations),
             updates=updates,
-            batch_size=optional("batch_size"),
+            batch_size=optional("batch_size", most=MOST_BATCH),
             overlap=options.overlap,
             proofs=not options.no_proofs,
             algo=options.algo,

@@ -14,7 +14,7 @@ from tickgraph.bench import _verify_checks as checks
 from tickgraph.bench import _verify_stability as stability
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen, fastest
 from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
-from tickgraph.bench._options import Parser, count, say, target, value_name
+from tickgraph.bench._options import MOST_BATCH, Parser, count, say, target, value_name
 from tickgraph.bench._result import write_result
 from tickgraph.bench._verify_checks import MOMENT_LIMITS, STATE_LIMITS, References, Row, Subject
 from tickgraph.run.arguments import table
@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if size == "small":
         spec = small(spec)
     if options.batch_size is not None:
-        spec = with_algo(spec, batch_size=count("--batch-size", options.batch_size, LEAST_BATCH))
+        spec = with_algo(spec, batch_size=count("--batch-size", options.batch_size, LEAST_BATCH, MOST_BATCH))
     # Many times what a batch draws, so that with a few bad rows most batches have none.
     spec = replace(spec, num_envs=max(spec.num_envs, -(-ROWS_A_DRAW * spec.algo.batch_size // checks.FILLED)))
     if not on_gpu:

@@ -99,10 +99,12 @@ class Arena:
             why: one line for readers of `table`.
 
         Raises:
-            TickgraphError: the name is taken or the arena is sealed.
+            TickgraphError: the name is taken, the arena is sealed, or the machine has not the memory.
         """
         self._check_free(name)
         source = value.detach() if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype)
+        what = f"tensor {name!r} {tuple(source.shape)} {_short(dtype)}"
+        check_room(source.numel() * dtype.itemsize, self.device, what)
         tensor = torch.empty(source.shape, dtype=dtype, device=self.device)
         tensor.copy_(source)
         self._entries[name] = _Entry(tensor, why, constant=True)

@@ -10,7 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 LARGEST = 3.4028234663852886e38  # of float32
 MOST_THREADS = 1024
-_LARGEST_COUNT = 2**53
+MOST_REPEATS = 10**6
+"""Of what is played in one go, such as the ticks of an iteration: more takes days that only a mistake asks for."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ def at_least(least: int) -> Bound:
     return Bound(lambda value: value >= least, f"a whole number of at least {least}")
 
 
+def at_most(most: int, said: str) -> Bound:
+    """Return the upper bound of a whole number, as a reader knows it: "2^53"."""
+    return Bound(lambda value: value <= most, f"a whole number of at most {said}")
+
+
 def within(low: float, high: float, what: str = "a number") -> Bound:
     """Return the bound of a number between two others, both included."""
     return Bound(lambda value: low <= value <= high, f"{what} from {low:g} to {high:g}")
@@ -57,10 +63,13 @@ def _distinct(names: Iterable[str]) -> bool:
     return len({name.replace("-", "_") for name in names}) == len(names)
 
 
-_NOT_HUGE = Bound(lambda value: value <= _LARGEST_COUNT, "a whole number of at most 2^53")
+_NOT_HUGE = at_most(2**53, "2^53")
 
 Count = Annotated[int, at_least(1), _NOT_HUGE]
 Whole = Annotated[int, at_least(0), _NOT_HUGE]
+CCount = Annotated[int, at_least(1), at_most(2**31 - 1, "2^31 - 1")]
+"""Of what libraries keep in an int of C."""
+Repeats = Annotated[int, at_least(1), at_most(MOST_REPEATS, "10^6")]
 Threads = Annotated[int, within(1, MOST_THREADS, "a whole number of threads")]
 Finite = Annotated[float, Bound(finite, "a finite number")]
 Positive = Annotated[float, Bound(lambda value: 0.0 < value <= LARGEST, "a finite number above 0")]

@@ -98,7 +98,7 @@ class Rng:
         self.device = arena.device
         self.key = arena.new(f"{prefix}/key", (2,), torch.int64, "the 64-bit seed as two words, low word first")
         self.tick = arena.new(f"{prefix}/tick", (), torch.int64, "number of the tick that draws; 0 is the first reset")
-        ids = torch.arange(first_row, first_row + rows, dtype=torch.int64)
+        ids = torch.arange(first_row, first_row + rows, dtype=torch.int64, device=arena.device)
         self.row = arena.constant(f"{prefix}/row", ids, torch.int64, "global id of each world")
         self._paths: dict[int, str] = {}
         self._lanes: dict[str, int] = {}

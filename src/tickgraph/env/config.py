@@ -226,10 +226,14 @@ class EnvCfg:
     substeps: Terms[SubstepTermCfg] = field(default_factory=dict)
 
     def check_together(self, where: str) -> None:
+        self.check_length(self.episode_length_s, join(where, "episode_length_s"))
+
+    def check_length(self, seconds: float, path: str) -> None:
+        """Refuse an episode of more than MOST_STEPS control steps; ``path`` is where its length was given."""
         step = self.decimation * self.scene.timestep
-        if self.episode_length_s / step > MOST_STEPS:
+        if seconds / step > MOST_STEPS:
             raise TickgraphError(
-                f"{join(where, 'episode_length_s')} is {self.episode_length_s:g}: {self.episode_length_s / step:.3g} "
+                f"{path} is {seconds:g}: {seconds / step:.3g} "
                 f"control steps of {step:g} s, expected at most {MOST_STEPS:.0e}; make the episode shorter, or "
                 "decimation * scene.timestep longer"
             )

@@ -60,7 +60,9 @@ class AlgoCfg:
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"discount": DISCOUNTS}
     least: ClassVar[dict[str, int]] = {"n_step": 1, "policy_period": 1, "atoms": 2, "batch_size": 2}
-    most: ClassVar[dict[str, int]] = {"n_step": 10_000, "policy_period": 2**31, "atoms": 100_000, "batch_size": 2**31}
+    most: ClassVar[dict[str, int]] = {
+        **{"n_step": 10_000, "policy_period": 2**31, "atoms": 100_000, "batch_size": 2**31, "lr_warmup": 2**53},
+    }
     """Beyond these a value is a slip of the hand."""
     above_zero: ClassVar[tuple[str, ...]] = ("v_max", "lr_start", "lr_end", "alpha_init")
     not_negative: ClassVar[tuple[str, ...]] = ("lr_warmup",)

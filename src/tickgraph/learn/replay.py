@@ -121,7 +121,8 @@ class Ring:
         self.visible = arena.new(f"{prefix}/visible", (), torch.int64, "`written` at the last publish")
         self.visible_stored = arena.new(f"{prefix}/visible_stored", (), torch.int64, "`stored` at the last publish")
         self.overflowed = arena.new(f"{prefix}/overflowed", (), torch.int64, "terminal observations that did not fit")
-        self._world = arena.constant(f"{prefix}/world", torch.arange(num_envs), torch.int64, "index of each world")
+        worlds = torch.arange(num_envs, device=arena.device)
+        self._world = arena.constant(f"{prefix}/world", worlds, torch.int64, "index of each world")
         powers = torch.tensor([gamma**k for k in range(n_step + 1)], dtype=torch.float64)
         self._powers = arena.constant(f"{prefix}/gamma_powers", powers, why="gamma to the k, k = 0 to n")
 

@@ -10,6 +10,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.motion.clip import Tell
@@ -23,6 +24,7 @@ from tickgraph.motion.motion import (
     unit_quaternions,
     upside_down,
 )
+from tickgraph.motion.resample import angular_rates, rates
 from tickgraph.motion.skeleton import Skeleton
 
 BODY_KEYS = ("joint_pos", "joint_vel", "body_pos_w", "body_quat_w", "body_lin_vel_w", "body_ang_vel_w")
@@ -31,6 +33,9 @@ _WIDTHS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel
 # Bodies may differ from our robot's by this much, m: descriptions of one robot do, the joints' order does far more.
 _BODY_TOLERANCE = 0.1
 _COMPARED = 500  # frames, spread over the file
+# Velocities may differ from the differences of the positions by half of these and this much, root mean squares: tools
+# filter, shift by half a frame, and take bodies at their centre of mass; a wrong unit or rate does far more.
+_VELOCITY_SHARE, _VELOCITY_SLACK = 0.5, 0.2  # rad/s or m/s
 
 
 def read_npz(
@@ -40,7 +45,8 @@ def read_npz(
 
     Either fps and BODY_KEYS, or fps and qpos (T, 7 + J); joint_names and body_names may be there. Without joint_names
     the joints of the first form are in the robot's order or in breadth-first order, whichever puts the bodies where the
-    file has them. Velocities are checked, not used: they are computed anew.
+    file has them. Velocities are checked, not used: they are computed anew, and a note says where those of joints and
+    root are others.
 
     Args:
         path: the file.
@@ -71,7 +77,7 @@ def read_npz(
     if "qpos" in arrays:
         root_pos, root_quat, joints = _positions(arrays, skeleton, path, swap)
     else:
-        root_pos, root_quat, joints = _bodies(arrays, skeleton, path, swap, notes)
+        root_pos, root_quat, joints = _bodies(arrays, skeleton, path, swap, fps, notes)
     if upside_down(root_quat):
         notes.append("the robot is upside down in most frames; if it is not, try --quat xyzw")
     return Motion(path.stem, skeleton, fps, root_pos, root_quat, joints, notes)
@@ -167,7 +173,7 @@ def _positions(
 
 
 def _bodies(
-    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, swap: list[int], notes: list[str]
+    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, swap: list[int], fps: float, notes: list[str]
 ) -> tuple[Floats, Floats, Floats]:
     order, names = _joint_order(arrays, skeleton, path), _names(arrays, "body_names")
     count, bodies = len(skeleton.joint_names), len(skeleton.body_names)
@@ -176,15 +182,34 @@ def _bodies(
     listed = bodies if names is None else len(names)
     why = f": {frames} frames, " + (f"the robot's {bodies} bodies" if names is None else f"{listed} body_names")
     values = {key: _finite(arrays, key, (frames, listed, width), path, why) for key, width in _WIDTHS.items()}
-    _finite(arrays, "joint_vel", (frames, count), path, why)
+    joint_vel = _finite(arrays, "joint_vel", (frames, count), path, why)
     pos, quat = values["body_pos_w"], unit_quaternions(values["body_quat_w"][..., swap], path, _frame)
     root_name = skeleton.body_names[0]
     if names is not None and root_name not in names:
         raise TickgraphError(f"{path}: body_names has no {root_name!r}, the root")
     root = 0 if names is None else names.index(root_name)
     joint_order, how = _match(skeleton, pos, quat, joint_pos, root, order, names, path)
+    root_quat, turn = torch.from_numpy(quat[:, root]), values["body_ang_vel_w"][:, root]
     notes += how
+    notes += _other_velocities("joint_vel", joint_vel, rates(torch.from_numpy(joint_pos), fps), "rad/s")
+    moved = rates(torch.from_numpy(pos[:, root]), fps)
+    notes += _other_velocities("body_lin_vel_w of the root", values["body_lin_vel_w"][:, root], moved, "m/s")
+    notes += _other_velocities("body_ang_vel_w of the root", turn, angular_rates(root_quat, fps), "rad/s")
     return pos[:, root], quat[:, root], joint_pos[:, joint_order]
+
+
+def _other_velocities(what: str, given: Floats, differences: Tensor, unit: str) -> list[str]:
+    """Return a note where a file's velocities (T, ...) are not what its positions change by, else nothing."""
+    ours = differences.numpy()
+    if len(ours) < 2:
+        return []
+    error, size, said = (float(np.sqrt(np.mean(part**2))) for part in (given - ours, ours, given))
+    if error <= _VELOCITY_SHARE * size + _VELOCITY_SLACK:
+        return []
+    return [
+        f"{what} is {said:.3g} {unit} (root mean square), and the positions change by {size:.3g} {unit}, which is used"
+        "; is the unit or the fps another one?"
+    ]
 
 
 def _match(

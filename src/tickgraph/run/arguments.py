@@ -49,11 +49,11 @@ class Parsed:
         """Return an option's value, or None."""
         return self.options.get(name)
 
-    def whole(self, name: str, least: int = 1) -> int | None:
+    def whole(self, name: str, least: int = 1, most: int | None = None) -> int | None:
         """Return an option as a whole number, or None where it was not given.
 
         Raises:
-            TickgraphError: it is no whole number, or less than `least`.
+            TickgraphError: it is no whole number, less than `least` or more than `most`.
         """
         text = self.options.get(name)
         if text is None:
@@ -64,6 +64,8 @@ class Parsed:
             raise TickgraphError(f"--{name} is {text!r}, expected a whole number") from None
         if value < least:
             raise TickgraphError(f"--{name} is {value}, expected a whole number of at least {least}")
+        if most is not None and value > most:
+            raise TickgraphError(f"--{name} is {value}, expected a whole number of at most {most}")
         return value
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
-from tickgraph.core.bounds import Count, NotNegative, Positive, Terms, Threads, Whole
+from tickgraph.core.bounds import Bound, Count, NotNegative, Positive, Repeats, Terms, Threads, Whole, within
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.fields import check_fields
 from tickgraph.core.program import MODES
@@ -38,9 +37,9 @@ class TrainCfg:
     """Which algorithm, by the class of its configuration, and its hyperparameters."""
     num_envs: Count | None = None
     """Worlds; by default the environment's own number (env.num_envs)."""
-    ticks_per_iteration: Count = 1
+    ticks_per_iteration: Repeats = 1
     """Control steps of every world in an iteration."""
-    updates_per_iteration: Count = 1
+    updates_per_iteration: Repeats = 1
     """Critic updates in an iteration."""
     iterations: Count = 10_000
     """Iterations of the whole run, and by default the horizon of the learning rate."""
@@ -163,22 +162,23 @@ class EvaluationCfg:
             )
 
 
+Pixels = Annotated[int, within(1, 16384, "a whole number of pixels")]  # what renderers and H.264 can do
+
+
 @dataclass
 class VideoCfg:
     """How an episode is filmed: the first worlds of the evaluation, played by the trained policy."""
 
-    seconds: float = 10.0
+    seconds: Annotated[float, Bound(lambda value: 0.0 < value <= 3600.0, "more than 0 and at most 3600 seconds")] = 10.0
     """Of each world."""
-    worlds: Count = 1
+    worlds: Annotated[int, within(1, 1000, "a whole number")] = 1
     """How many, one after the other."""
-    width: Count = 640
-    height: Count = 480
-    fps: Count = 25
+    width: Pixels = 640
+    height: Pixels = 480
+    fps: Annotated[int, within(1, 1000, "a whole number")] = 25
 
     def __post_init__(self) -> None:
         check_fields(self, "video")
-        if not 0.0 < self.seconds < math.inf:
-            raise TickgraphError(f"video.seconds is {self.seconds}, expected more than 0 seconds")
         for name in ("width", "height"):
             if getattr(self, name) % 2:
                 raise TickgraphError(f"video.{name} is {getattr(self, name)}, expected an even number: H.264 needs one")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.fields import check_tree
 from tickgraph.core.room import check_room
 from tickgraph.core.seeded import seeded_by
 from tickgraph.env.config import EnvCfg
@@ -21,6 +22,7 @@ from tickgraph.env.term import own_code
 from tickgraph.learn.build import make_learner
 from tickgraph.learn.explore import GreedyPolicy
 from tickgraph.run.config import Task
+from tickgraph.run.neighbours import warn_of_threads
 from tickgraph.run.panel import warn
 from tickgraph.run.settings import clone
 from tickgraph.sim.platform import resolve_platform
@@ -75,13 +77,19 @@ def evaluation_seed(seed: int) -> int:
 
 
 def evaluation_env_cfg(task: Task) -> EnvCfg:
-    """Return the configuration that the task's policies are judged in: a copy, edited as the task says."""
+    """Return the configuration that the task's policies are judged in: a copy, edited as the task says.
+
+    Raises:
+        TickgraphError: an environment would refuse it; the text names the setting of the evaluation.
+    """
     cfg = clone(task.env)
     if task.evaluation.episode_s is not None:
+        cfg.check_length(task.evaluation.episode_s, "evaluation.episode_s")
         cfg.episode_length_s = task.evaluation.episode_s
     if task.evaluation.edit is not None:
         with own_code("evaluation.edit"), seeded_by(f"{task.name}/evaluation.edit"):
             task.evaluation.edit(cfg)
+        check_tree(cfg, "evaluation.edit: env")
     cfg.recorders = {**cfg.recorders, **task.evaluation.recorders}
     if task.evaluation.ignore_s >= cfg.episode_length_s:
         raise TickgraphError(
@@ -108,6 +116,7 @@ class Player:
 
     def __init__(self, task: Task, num_envs: int, policy: Mapping[str, Tensor] | None) -> None:
         train = task.train
+        warn_of_threads(train.physics_threads, train.tick_threads)
         torch.set_num_threads(train.tick_threads)
         platform = resolve_platform(train.device, train.backend)
         self.env = Env(
@@ -260,30 +269,42 @@ def own_figures(figures: Callable[[EvalTrace], Mapping[str, Any]], trace: EvalTr
 
 @torch.no_grad()
 def check_figures(task: Task, backend: str) -> None:
-    """Call a task's own figures before the training, on episodes of zeros of the shapes that its recorders have.
+    """Build the evaluation's environment of shapes alone before the training, and call a task's own figures.
 
-    What wrong code raises, and what is no number by name, is refused. What may be due to the zeros is a warning.
+    They are given episodes of zeros of the shapes that the recorders have. What an environment refuses, what wrong code
+    raises, and what is no number by name, is refused. What may be due to the zeros is a warning.
 
     Raises:
         TickgraphError: the evaluation could not be made; the text says why.
     """
-    cfg = evaluation_env_cfg(task)
-    if task.evaluation.figures is None:
-        return
-    worlds = min(task.evaluation.episodes, 2)
+    cfg, judged = evaluation_env_cfg(task), task.evaluation
+    if judged.figures is None and judged.edit is None and not judged.recorders:
+        return  # the environment of the training, which is built anyway
+    worlds = min(judged.episodes, 2)
     try:
         env = Env(cfg, worlds, "meta", backend, "eager")
         made = {name: term() for name, term in env.recorder_manager.terms.items()}
-    except (Exception, SystemExit):
+    except (Exception, SystemExit) as error:
+        if _refused(error):
+            raise
         return  # it needs values; the environment itself says what is wrong with it
     steps = env.max_episode_length
-    check_record_room(steps, task.evaluation.episodes, made.values())  # now, and not behind the training
+    check_record_room(steps, judged.episodes, made.values())  # now, and not behind the training
+    if judged.figures is None:
+        return
     signals = {name: torch.zeros((steps, *value.shape), dtype=value.dtype) for name, value in made.items()}
     yes, zeros = torch.ones(worlds, dtype=torch.bool), torch.zeros(worlds)
     counted, lengths = yes.expand(steps, worlds).clone(), torch.full((worlds,), steps)
     try:
-        own_figures(task.evaluation.figures, EvalTrace(env.step_dt, counted, yes, ~yes, zeros, lengths, signals))
+        own_figures(judged.figures, EvalTrace(env.step_dt, counted, yes, ~yes, zeros, lengths, signals))
     except TickgraphError as error:
         if error.__cause__ is None or isinstance(error.__cause__, _WRONG_CODE):
             raise
         warn(f"{error}, on a trial with zeros; if it fails after the training too, mend it and run `tickgraph eval`")
+
+
+def _refused(error: BaseException) -> bool:
+    """Tell whether an environment was refused as it is configured, not for what a term raised where values lack."""
+    while isinstance(error, TickgraphError) and error.__cause__ is not None:
+        error = error.__cause__
+    return isinstance(error, TickgraphError)

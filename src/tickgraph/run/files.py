@@ -130,7 +130,8 @@ def write_error(path: Path, error: OSError) -> TickgraphError:
         errno.EROFS: "the file system is read-only; choose another folder",
     }
     reason = reasons.get(error.errno or 0) or f"{error.strerror or error}"
-    return TickgraphError(f"could not write {path}: {reason}")
+    name = {1: "to standard output", 2: "to standard error"}.get(descriptor_of(path) or 0, path)
+    return TickgraphError(f"could not write {name}: {reason}")
 
 
 def make_folder(folder: Path, parents: bool = True) -> None:

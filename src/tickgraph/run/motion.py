@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -245,12 +246,12 @@ def _number(parsed: Parsed, name: str) -> float | None:
 
 @contextmanager
 def _progress() -> Iterator[Tell]:
-    """Give a function that draws a bar for each kind of work, on stderr."""
+    """Give a function that draws a bar for each kind of work, on stderr where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<8}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         tasks: dict[str, Any] = {}
 
         def tell(what: str, done: int, total: int) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tickgraph.run.arguments import table
 
+FAR = 1000.0  # m from the origin, where float32 knows a tenth of a millimetre
 DEGREES = 7.0  # rad, which no joint turns: an angle beyond it is likely one in degrees
 
 
@@ -27,6 +30,12 @@ def findings(value: dict[str, Any]) -> list[str]:
         found.append(
             f"{len(outside)} joint{'' if len(outside) == 1 else 's'} beyond the limits, {worst['joint']} by up to "
             f"{worst['worst_excess']:.2f} rad in {worst['frames_outside']} frames{degrees}"
+        )
+    far = max(map(abs, (*value["root_min"], *value["root_max"])))
+    if far > FAR:
+        found.append(
+            f"the root is up to {far:.3g} m from the origin, where float32 goes in steps of "
+            f"{float(np.spacing(np.float32(far))):.2g} m: move the motion to the origin"
         )
     if value["lowest_sole"] < -0.02:
         found.append(f"a foot sinks {-value['lowest_sole']:.3f} m into the ground")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tickgraph.run.manifest import processors
+from tickgraph.run.panel import warn
 
+MANY = 4  # threads a processor, beyond which they are more than somebody tries out
 WINDOW_S = 10.0  # between two looks; the kernel counts in hundredths of a second
 STAT = Path("/proc/stat")
 
@@ -87,3 +90,15 @@ def advice(taken: float, update_threads: int, own: int | None = None) -> str | N
         f"other processes keep {taken:.1f} of the {own} processors busy that this run may use: training may be several "
         f"times slower{helps}"
     )
+
+
+def warn_of_threads(*threads: int | None) -> None:
+    """Warn of numbers of threads far above the processors that this process may use, once of each."""
+    most, own = max((number or 0 for number in threads), default=0), processors()
+    if most > MANY * own:
+        _warn_once(f"{most} threads on {own} processor{'' if own == 1 else 's'}: they wait for one another; use fewer")
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    warn(text)

@@ -101,8 +101,9 @@ def parse_value(kind: Any, words: Sequence[str], what: str) -> Any:
         with redirect_stdout(sink), redirect_stderr(sink):
             return tyro.cli(holder, args=arguments, config=(tyro.conf.FlagConversionOff,)).value
     except SystemExit:
-        given = " ".join(words) or "nothing"
-        raise TickgraphError(f"{what} is {given!r}, expected {type_name(kind)}") from None
+        given = " ".join(words)
+        said = f"is {given!r}" if given else "is empty" if words else "has no value"
+        raise TickgraphError(f"{what} {said}, expected {type_name(kind)}") from None
 
 
 def recheck(task: Task) -> None:

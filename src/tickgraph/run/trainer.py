@@ -27,7 +27,7 @@ from tickgraph.run.folder import RunFolder
 from tickgraph.run.iteration import Iteration
 from tickgraph.run.judged import exact_resume, judge_run
 from tickgraph.run.log import MetricsLog
-from tickgraph.run.neighbours import Neighbours, advice
+from tickgraph.run.neighbours import Neighbours, advice, warn_of_threads
 from tickgraph.run.panel import Panel, Progress, tell, warn
 from tickgraph.run.precision import set_precision
 from tickgraph.run.readout import Reading, Readout
@@ -69,6 +69,7 @@ class Trainer:
         self._on_cuda = torch.device(self.device).type == "cuda"
         self._precision = set_precision(train.matmul_precision, self.device)
         self._update_threads = train.update_threads or manifest.processors()
+        warn_of_threads(train.physics_threads, train.tick_threads, train.update_threads)
         torch.set_num_threads(train.tick_threads)
         # On the CPU this takes a second or two, and is not worth a line.
         with self.startup.phase("building", "building the worlds" if self._on_cuda else None):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from tickgraph.core.bounds import Bound, Count, Named, NotNegative, Positive, Vec3
+from tickgraph.core.bounds import Bound, CCount, Named, NotNegative, Positive, Vec3
 from tickgraph.robots.entity import EntityCfg, InitialStateCfg
 from tickgraph.sim.terrain import TerrainCfg
 
@@ -44,11 +44,11 @@ class SolverCfg:
     integrator: Literal["euler", "rk4", "implicit", "implicitfast"] = "implicitfast"
     solver: Literal["pgs", "cg", "newton"] = "newton"
     cone: Literal["pyramidal", "elliptic"] = "pyramidal"
-    iterations: Count = 10
-    ls_iterations: Count = 20
+    iterations: CCount = 10
+    ls_iterations: CCount = 20
     tolerance: NotNegative = 1e-8
     ls_tolerance: NotNegative = 0.01
-    ccd_iterations: Count = 50
+    ccd_iterations: CCount = 50
     impratio: Positive = 1.0
 
 
@@ -66,10 +66,10 @@ class CapacityCfg:
         sensor_contacts: contacts that one contact sensor can match.
     """
 
-    nconmax: Count | None = None
-    njmax: Count | None = None
-    njmax_nnz: Count | None = None
-    sensor_contacts: Count = 64
+    nconmax: CCount | None = None
+    njmax: CCount | None = None
+    njmax_nnz: CCount | None = None
+    sensor_contacts: CCount = 64
 
 
 @dataclass
