@@ -8,7 +8,7 @@ import shutil
 import sys
 import sysconfig
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -353,7 +353,7 @@ class Program:
 
 def _inductor(
     graph: torch.fx.GraphModule, inputs: list[torch.Tensor], on_cuda: bool
-) -> Callable[..., Iterable[object]]:
+) -> Callable[..., Sequence[object]]:
     """Compile a graph.
 
     On a GPU the inductor may not choose the order of sums by timing them, which would choose another in another
