@@ -6,6 +6,7 @@ import builtins
 import collections.abc
 import dataclasses
 import functools
+import inspect
 import numbers
 import sys
 import types
@@ -21,17 +22,18 @@ _LONGEST_SHOWN = 80  # characters of a value in an error
 
 
 def check_tree(node: Any, where: str) -> None:
-    """Hold every configuration within a value, itself included, to the types and bounds of its fields.
+    """Hold every configuration within a value, itself included, to its fields, and to their types and bounds.
 
     Args:
         node: a dataclass, or dictionaries, tuples and lists of them.
         where: path of the value, in front of the field's name in the error; "" for none.
 
     Raises:
-        TickgraphError: as `check_fields`.
+        TickgraphError: as `check_fields`, or an attribute was set that is no field.
     """
     found = list(configurations(node, where))
     for path, one in found:
+        _check_names(one, path)
         _check_each(one, path)
     for path, one in found:
         _check_together(one, path)
@@ -60,6 +62,20 @@ def _check_each(node: Any, where: str) -> None:
         value = getattr(node, field.name, None)
         if value is not None or field.default is not None:
             check_value(value, kinds[field.name], join(where, field.name))
+
+
+def _check_names(node: Any, where: str) -> None:
+    """Refuse an attribute that was set on a configuration from outside and that nothing declares: a misspelled field.
+
+    What its class has, what the class's own methods name and what begins with "_" is the class's affair.
+    """
+    fields = [field.name for field in dataclasses.fields(node)]
+    for name in getattr(node, "__dict__", {}):
+        if name not in fields and not name.startswith("_") and not hasattr(type(node), name):
+            methods = (value for kind in type(node).__mro__ for value in vars(kind).values())
+            if not any(name in function.__code__.co_names for function in methods if inspect.isfunction(function)):
+                hint = nearby(name, fields) or f"it has {', '.join(fields) or 'none'}"
+                raise TickgraphError(f"{where or type(node).__name__} has no field {name!r}; {hint}")
 
 
 def _check_together(node: Any, where: str) -> None:
