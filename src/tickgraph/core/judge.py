@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -87,6 +88,7 @@ class JudgedCall:
         func: the user's function, class or instance; its file and line are named where no better place is known.
         owners: objects whose attributes the call may not change: the environment, the term's instance.
         arena: whose tensors the call may not rebind, nor write where they are read-only.
+        params: what the function is given by name.
     """
 
     manager: str
@@ -95,6 +97,18 @@ class JudgedCall:
     func: Callable[..., object]
     owners: tuple[object, ...]
     arena: Arena
+    params: Mapping[str, object] = field(default_factory=dict)
+
+    def holders(self) -> Iterator[tuple[str, object]]:
+        """Yield what the call's code can reach, with the name it has there; last of all the environment, as "env"."""
+        func = self.func
+        while isinstance(func, functools.partial):
+            yield from (
+                (f"argument {name}", value) for name, value in {**dict(enumerate(func.args)), **func.keywords}.items()
+            )
+            func = func.func
+        yield from ((f"parameter {name}", value) for name, value in self.params.items())
+        yield from held_by(self.owners, functions_of(self.func))
 
 
 def judge_calls(
@@ -306,7 +320,7 @@ class _Operations(TorchDispatchMode):
         if constant is not None:
             what = f"constant {constant!r}, which no checkpoint holds: declare it with env.arena.new(...)"
         elif self.storages.outside(tensor):
-            name = holder_of(tensor, held_by(self.call.owners, functions_of(self.call.func))) or "a tensor"
+            name = holder_of(tensor, self.call.holders()) or "a tensor"
             what = f"{name}, which is outside the arena, so no checkpoint holds it: make it with env.arena.new(...)"
         else:
             return
