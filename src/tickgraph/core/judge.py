@@ -280,6 +280,8 @@ class _Operations(TorchDispatchMode):
         if device is not None and torch.device(device).type != "meta":
             verb = "moves a tensor" if inputs else "makes a tensor"
             self._block(OTHER_DEVICE, f"{verb} to {device}" if inputs else f"{verb} on {device}; pass device=")
+        if any(leaf.device.type != "meta" for leaf in inputs):
+            self._check_writes(func, args, kwargs)  # that it is kept says more than where it is
         for leaf in inputs:
             if leaf.device.type != "meta":
                 self._block(OTHER_DEVICE, f"uses a tensor of shape {tuple(leaf.shape)} that is on {leaf.device}")
@@ -327,6 +329,8 @@ class _Operations(TorchDispatchMode):
         if what not in self.told:  # the call goes on: more may be found
             self.told.add(what)
             self.watch.note(HOST_STATE, f"writes {what}", self.watch.here())
+        if not tensor.is_meta:  # it cannot go on
+            raise _Found
 
     def _check_indices(self, func: torch._ops.OpOverload, args: tuple) -> None:
         if func.overloadpacket not in _INDEXED:

@@ -45,13 +45,13 @@ class MujocoBackend(Backend):
             raise TickgraphError(
                 f"backend 'mujoco' runs on device 'cpu', not on {str(device)!r}; give backend='mjwarp', or device='cpu'"
             )
+        self._mujoco, self.scene = load_mujoco(), scene
+        check_value(threads, Threads | None, "threads")
+        self.check_room(num_envs)  # before any tensor: what each asks for may fit, and all of it not
         super().__init__(scene, num_envs, device, arena)
-        self._mujoco = load_mujoco()
         from mujoco import batch
 
         self._error = batch.SimulationError
-        check_value(threads, Threads | None, "threads")
-        self.check_room(num_envs)
         self._batch = batch.Batch(scene.mjmodel, num_envs, threads or processors(), persistent=True)
         _OPEN.add(self)
         self._stage_vel = int(self._mujoco.mjtStage.mjSTAGE_VEL)
