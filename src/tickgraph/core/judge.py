@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.foreign import function_of, functions_of, is_foreign
+from tickgraph.core.foreign import foreign_classes, function_of, functions_of, is_foreign
 from tickgraph.core.host_state import (
     HostState,
     changed_host_state,
@@ -29,6 +29,7 @@ from tickgraph.core.host_state import (
     recorded_assignments,
 )
 from tickgraph.core.outside import Storages, holder_of
+from tickgraph.core.quiet import unheard
 from tickgraph.core.refusals import place_of_refusal, refusal_of, said_by_torch
 
 __all__ = [
@@ -160,7 +161,7 @@ def _judge(call: JudgedCall, around: Callable[[], AbstractContextManager[object]
     saved = [(vars(owner), dict(vars(owner))) for owner in call.owners if hasattr(owner, "__dict__")]
     try:
         with recorded_assignments(call.owners, watch.assign), torch.no_grad(), around():
-            with _Functions(watch) as functions, _Operations(functions, call):
+            with unheard(watch.stop), _Functions(watch) as functions, _Operations(functions, call):
                 call.fn()
     except _Found:
         pass
@@ -202,6 +203,10 @@ class _Watch:
     def block(self, kind: str, reason: str) -> None:
         self.note(kind, reason, self.here())
         raise _Found
+
+    def stop(self, name: str) -> None:
+        """End a call that would wait for a person."""
+        self.block(HOST_READ, f"calls {name}(), which waits for a person; remove it")
 
     def assign(self, owner: object, name: str, old: object, new: object) -> None:
         """Note that the call assigns an attribute of an owner."""
@@ -379,9 +384,10 @@ def _owner_name(owner: object) -> str:
 def place_of_definition(func: object) -> tuple[str, int]:
     """Return file and line of the function that runs, or else of the class that `func` is or belongs to."""
     function = function_of(func)
-    if function is not None:
-        return function.__code__.co_filename, function.__code__.co_firstlineno
     kind = func if isinstance(func, type) else type(func)
+    # A network's `__call__` is torch's, and the class the author's.
+    if function is not None and (is_foreign(function.__code__.co_filename) or not foreign_classes(kind)):
+        return function.__code__.co_filename, function.__code__.co_firstlineno
     try:
         return inspect.getsourcefile(kind) or "<unknown>", inspect.getsourcelines(kind)[1]
     except (OSError, TypeError):

@@ -16,6 +16,7 @@ from tickgraph.core.given import seed64, whole_number
 from tickgraph.core.judge import Blocker, judge_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
+from tickgraph.core.quiet import unheard
 from tickgraph.core.rng import MOST_ROWS, Rng
 from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
@@ -238,7 +239,10 @@ class Env:
             return [build_blocker(error)]
         once = judged.rng.each_draw_once
         found = judge_calls((call for manager in judged.managers for call in manager.calls()), once)
-        return found + blockers_in_use(self, found) if host_state_too else found
+        if host_state_too:
+            with unheard():
+                found += blockers_in_use(self, found)
+        return found
 
     def execution_report(self) -> dict[str, dict[str, Any]]:
         """Return what was asked for and what runs, for each program of the tick, and for "tick" as a graph."""
@@ -416,7 +420,8 @@ class Env:
             with calling(term.path):
                 return term()
         try:
-            return term()
+            with unheard():
+                return term()
         except (Exception, SystemExit):  # the judge will name it
             return torch.empty((self.num_envs, 1), device=self.device)
 
