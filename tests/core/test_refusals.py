@@ -133,10 +133,14 @@ def test_what_the_package_brings_is_not_traced(monkeypatch):
 
 
 def test_torchs_own_words_where_there_are_none_of_ours():
-    error = torch._dynamo.exc.Unsupported(
+    text = (
         "New kind of break\n  Explanation: It breaks.\n  Hint: none\n\n  Developer debug context: x\n\n"
-        'from user code:\n   File "task.py", line 7, in f\n    g()\n  File "/lib/site-packages/a.py", line 3, in g\n'
+        'from user code:\n   File "task.py", line 7, in f\n    g()\n'
     )
+    error = torch._dynamo.exc.Unsupported(text)
     assert said_by_torch(error) == "torch.compile refuses it: New kind of break: It breaks."
     assert place_of_refusal(error) == ("task.py", 7)
+    deeper = torch._dynamo.exc.Unsupported(f'{text}  File "/lib/site-packages/a.py", line 3, in g\n')
+    assert said_by_torch(deeper) == "calls a.g, which torch.compile cannot take in; call it once, while building"
+    assert place_of_refusal(deeper) == ("task.py", 7)
     assert said_by_torch(torch._dynamo.exc.Unsupported("")) == "Unsupported without a message"
