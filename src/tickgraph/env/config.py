@@ -233,6 +233,11 @@ class EnvCfg:
                 f"control steps of {step:g} s, expected at most {MOST_STEPS:.0e}; make the episode shorter, or "
                 "decimation * scene.timestep longer"
             )
+        if self.episode_length_s < step * (1.0 - 1e-9):
+            raise TickgraphError(
+                f"{join(where, 'episode_length_s')} is {self.episode_length_s:g}, shorter than a control step of "
+                f"{step:g} s (decimation * scene.timestep); make the episode longer"
+            )
 
 
 def _check_lags(term: ObservationTermCfg | ActionTermCfg, where: str) -> None:

@@ -22,7 +22,7 @@ from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
 from tickgraph.env.blockers import blockers_in_use, build_blocker
 from tickgraph.env.config import EnvCfg
-from tickgraph.env.given import check_cfg, check_process
+from tickgraph.env.given import check_action, check_cfg, check_process, check_state
 from tickgraph.env.managers import (
     ActionManager,
     CommandManager,
@@ -165,10 +165,7 @@ class Env:
         """
         if self.policy is not None:
             raise TickgraphError("a policy is attached and acts by itself: call tick(), or attach(policy=None) first")
-        if not isinstance(action, Tensor):
-            raise TickgraphError(f"action is of type {type(action).__name__}, expected a tensor; see VectorEnvAdapter")
-        if action.shape != self.action.shape:
-            raise TickgraphError(f"action has shape {tuple(action.shape)}, expected {tuple(self.action.shape)}")
+        check_action(action, self.action)
         self._check_usable()
         self.action.copy_(action.detach())
         self._tick.graph()
@@ -283,6 +280,7 @@ class Env:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Write a state back in place; raises TickgraphError where names or shapes differ."""
         self._check_usable()
+        check_state(state)
         self.arena.restore({k.removeprefix("arena/"): v for k, v in state.items() if k.startswith("arena/")})
         self.sim.load_state_dict({k.removeprefix("sim/"): v for k, v in state.items() if k.startswith("sim/")})
 
