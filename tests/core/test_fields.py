@@ -63,6 +63,13 @@ def test_what_fits_passes(values: dict[str, Any]) -> None:
         ({"mode": "c"}, "cfg.mode is 'c', expected one of a, b"),
         ({"scale": "2"}, "cfg.scale is '2', expected a number or a Tensor or None"),
         ({"rate": float("nan")}, "cfg.rate is nan, expected a number"),
+        (
+            {"pair": np.array([0.0, 1.0])},
+            r"expected 2 values, each a number; give the array's .tolist\(\)$",
+        ),
+        ({"rate": torch.tensor(0.5)}, r"expected a number; give the array's .tolist\(\)$"),
+        ({"rate": torch.ones(2)}, r"expected a number$"),
+        ({"rate": torch.ones((), device="meta")}, r"expected a number$"),
         ({"call": 3}, "cfg.call is 3, expected a function or a class or None"),
     ],
 )

@@ -435,3 +435,9 @@ def test_a_network_is_blocked_in_its_authors_file():
     assert (blocker.file, blocker.line) == (__file__, marked_line(Network))
     place = judge.place_of_definition(Network)
     assert place == (__file__, inspect.getsourcelines(Network)[1])
+
+
+def test_a_term_that_is_called_in_several_ways_is_blocked_once():
+    env = Env()
+    call = JudgedCall("commands", "walk", lambda: item(env), item, (env,), env.arena)
+    assert len(judge_calls([call, call])) == 1

@@ -108,7 +108,7 @@ def test_mode_eager_tells_once_what_it_does_not_mind(capsys: pytest.CaptureFixtu
     file = Path(__file__).resolve()
     assert warned[0].startswith(f"warning: mode eager runs it, but rewards/keeps ({file}:{line}): writes self.b, ")
     assert warned[1] == (
-        "warning: no checkpoint holds all that rewards/keeps keep: a run that is resumed does not repeat this one"
+        "warning: no checkpoint holds all that rewards/keeps keeps: a run that is resumed does not repeat this one"
     )
     assert len(warned) == 2
     assert facts["exact_resume"] is False

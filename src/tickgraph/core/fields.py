@@ -104,11 +104,22 @@ def check_value(value: Any, kind: Any, where: str) -> None:
             for part in arguments:  # of the right type, and outside its bounds
                 if _of_type(value, _bare(part)[0]):
                     return check_value(value, part, where)
-        hint = nearby(value, arguments) if origin is Literal and isinstance(value, str) else ""
+        hint = nearby(value, arguments) if origin is Literal and isinstance(value, str) else _as_numbers(value, kind)
         raise TickgraphError(f"{where} is {shown(value)}, expected {type_name(kind)}{hint and '; '}{hint}")
     for bound in extras:
         if isinstance(bound, Bound) and not bound.holds(value):
             raise TickgraphError(f"{where} is {shown(value)}, expected {bound.expected}")
+
+
+def _as_numbers(value: Any, kind: Any) -> str:
+    """Return what to do with an array or a tensor in the place of plain numbers, "" where that would not help."""
+    if not (hasattr(value, "tolist") and hasattr(value, "shape")):
+        return ""
+    try:
+        helps = fits(value.tolist(), kind)
+    except (NotImplementedError, RuntimeError):  # a tensor without values
+        return ""
+    return "give the array's .tolist()" if helps else ""
 
 
 def check_arguments(function: Any, given: collections.abc.Mapping[str, Any], where: str) -> None:

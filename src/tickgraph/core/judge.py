@@ -124,7 +124,8 @@ def judge_calls(
         calls: what to judge.
         around: a context that each call is made in.
     """
-    return [blocker for call in calls for blocker in _judge(call, around)]
+    found = (blocker for call in calls for blocker in _judge(call, around))
+    return list(dict.fromkeys(found))  # a command is called in several ways
 
 
 def refused_calls(calls: Iterable[JudgedCall]) -> list[Blocker]:

@@ -33,7 +33,8 @@ def judge_run(env: Env) -> list[Blocker] | None:
     keeping = [blocker for blocker in found if blocker.kind in OUTSIDE_CHECKPOINTS]
     terms = sorted({f"{blocker.manager}/{blocker.term}" for blocker in keeping})
     if terms:
-        warn(f"no checkpoint holds all that {', '.join(terms)} keep: a run that is resumed does not repeat this one")
+        keep = "keeps" if len(terms) == 1 else "keep"
+        warn(f"no checkpoint holds all that {', '.join(terms)} {keep}: a run that is resumed does not repeat this one")
     return found
 
 
