@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,17 +63,20 @@ def differing(before: Mapping[str, Mapping[str, list[Any]]], now: Held) -> list[
 
 def sums_of(value: Any) -> list[Any]:
     """Return the shape of numbers, their sum with weights that tell places apart, and the sum of their magnitudes."""
-    given = value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    flat = given.reshape(-1)
-    flat = flat[:: max(1, flat.numel() // _SAMPLE)].cpu().to(torch.float64).nan_to_num()
+    flat = value.detach().reshape(-1) if isinstance(value, Tensor) else _flat(value)
+    flat = flat[:: max(1, len(flat) // _SAMPLE)]
+    flat = flat.cpu().to(torch.float64) if isinstance(flat, Tensor) else torch.tensor(list(flat), dtype=torch.float64)
+    flat = flat.nan_to_num()
     total = float(flat @ torch.cos(torch.arange(len(flat), dtype=torch.float64)))
     size = float(flat.abs().sum())
-    return [list(given.shape), *(sum_ if math.isfinite(sum_) else 0.0 for sum_ in (total, size))]
+    return [list(getattr(value, "shape", ())), *(sum_ if math.isfinite(sum_) else 0.0 for sum_ in (total, size))]
 
 
-def _numbers(
-    holders: Iterable[tuple[str, object]], env: object, state: set[int | None]
-) -> Iterator[tuple[str, Tensor | np.ndarray | float]]:
+def _flat(value: Any) -> Any:
+    return value.reshape(-1) if hasattr(value, "reshape") else [value]
+
+
+def _numbers(holders: Iterable[tuple[str, object]], env: object, state: set[int | None]) -> Iterator[tuple[str, Any]]:
     """Walk through containers, networks and objects of authors' classes."""
     left, seen = deque((name, value, 0) for name, value in holders), {id(env)}
     while left:
@@ -83,11 +85,11 @@ def _numbers(
             real = value.layout == torch.strided and not value.is_complex() and not value.is_meta
             if real and storage_key(value) not in state:
                 yield name, value
-        elif isinstance(value, np.ndarray):
-            if value.dtype.kind in "fiub":
+        elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+            if value.dtype.kind == "f" or (value.dtype.kind in "iub" and value.ndim):
                 yield name, value
-        elif isinstance(value, float | np.floating):  # a whole number says how many, and is none that was drawn
-            yield name, float(value)
+        elif isinstance(value, float):  # a whole number says how many, and is none that was drawn
+            yield name, value
         elif depth < _DEPTH and id(value) not in seen:
             seen.add(id(value))
             if isinstance(value, dict | list | tuple | deque | torch.nn.Module) or foreign_classes(type(value)):
