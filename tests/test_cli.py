@@ -238,3 +238,25 @@ def test_the_help_of_benchmarks_calls_values_as_the_rest_does(capsys: pytest.Cap
         shown += capsys.readouterr().out
     assert "--seed N " in shown and "--device NAME " in shown and "--arms NAMES " in shown
     assert " X " not in shown
+
+
+def test_check_says_nothing_of_what_terms_print(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "talks.py"
+    file.write_text(
+        "from tickgraph import load_task\n"
+        "from tickgraph.env.config import ObservationTermCfg, RewardTermCfg\n"
+        "def says(env):\n    print('heard')\n    return env.reward\n"
+        "def stops(env):\n    breakpoint()\n    return env.reward[:, None]\n"
+        "def make():\n    task = load_task('cartpole_swingup')\n"
+        "    task.env.rewards['says'] = RewardTermCfg(says)\n"
+        "    task.env.observations['critic'].terms['stops'] = ObservationTermCfg(stops)\n    return task\n"
+        "def lacks():\n    task = make()\n    del task.env.observations['critic']\n    return task\n"
+    )
+    assert cli.main(["check", f"{file}:make"]) == 2
+    said = capfd.readouterr()
+    assert said.err == "" and "heard" not in said.out and "Pdb" not in said.out
+    assert f"observations/critic/stops ({file}:7): calls breakpoint(), which waits for a person" in said.out
+    assert f"rewards/says ({file}:4): calls print(); remove it" in said.out
+    assert cli.main(["check", f"{file}:lacks"]) == 2
+    said = capfd.readouterr()
+    assert said.out == "" and "critic" in said.err and said.err.count("\n") == 1

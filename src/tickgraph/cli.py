@@ -212,12 +212,12 @@ def _check(parsed: Parsed) -> int:
 
     backend = resolve_platform("cpu" if task.train.backend == "auto" else "auto", task.train.backend).backend
     env = Env(task.env, task.num_envs, "meta", backend, "eager")
+    check_groups(env.observation_manager.dims)  # before anything is said: the error is all there is to say
     blockers = env.blockers()
     _write_result(parsed, {"task": task.name, "blockers": [asdict(blocker) for blocker in blockers]})
     for blocker in blockers:
         print(blocker)
     print(f"{task.name}: {len(blockers) or 'no'} blocker{'' if len(blockers) == 1 else 's'}")
-    check_groups(env.observation_manager.dims)
     return EXIT_USER_ERROR if blockers else 0
 
 

@@ -12,7 +12,7 @@ import torch
 
 from tickgraph.core.bounds import Positive, Range  # noqa: F401  # in annotations
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.fields import check_arguments, check_fields
+from tickgraph.core.fields import check_arguments, check_fields, check_tree
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.sac import SacCfg
 from tickgraph.run.config import EvaluationCfg, TrainCfg, VideoCfg
@@ -63,12 +63,38 @@ def test_what_fits_passes(values: dict[str, Any]) -> None:
         ({"mode": "c"}, "cfg.mode is 'c', expected one of a, b"),
         ({"scale": "2"}, "cfg.scale is '2', expected a number or a Tensor or None"),
         ({"rate": float("nan")}, "cfg.rate is nan, expected a number"),
+        (
+            {"pair": np.array([0.0, 1.0])},
+            r"expected 2 values, each a number; give the array's .tolist\(\)$",
+        ),
+        ({"rate": torch.tensor(0.5)}, r"expected a number; give the array's .tolist\(\)$"),
+        ({"rate": torch.ones(2)}, r"expected a number$"),
+        ({"rate": torch.ones((), device="meta")}, r"expected a number$"),
         ({"call": 3}, "cfg.call is 3, expected a function or a class or None"),
     ],
 )
 def test_what_does_not_fit_is_named(values: dict[str, Any], text: str) -> None:
     with pytest.raises(TickgraphError, match=text):
         check_fields(Cfg(**values), "cfg")
+
+
+@dataclass
+class Derived(Cfg):
+    kind = "class attribute"
+
+    def __post_init__(self) -> None:
+        self.computed = 2 * self.count
+
+
+def test_an_attribute_that_is_no_field_is_refused_and_a_class_may_keep_its_own() -> None:
+    wrong, kept = Cfg(), Derived()
+    kept.kind, kept._cache, kept.computed = "another", 1, 3
+    check_tree({"kept": kept}, "env")
+    wrong.cuont = 3
+    with pytest.raises(TickgraphError, match=r"^env\.terms\.x has no field 'cuont'; did you mean 'count'\?$"):
+        check_tree({"terms": {"x": wrong}}, "env")
+    with pytest.raises(TickgraphError, match="^Cfg has no field 'cuont'"):
+        check_tree(wrong, "")
 
 
 def term(env, std, names, free=0.0, *, ranges=None):

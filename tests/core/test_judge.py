@@ -1,8 +1,11 @@
 """The judge: every habit that breaks a captured tick is found with its line, and honest terms pass."""
 
 import inspect
+import logging
 import random
+import sys
 import types
+import warnings
 
 import pytest
 import torch
@@ -392,3 +395,49 @@ def test_no_compiler_is_needed(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     assert len(judged(item)) == 1 and judged(good_draws) == []
+
+
+def stops(env):
+    breakpoint()  # here  # noqa: T100
+    return env.x[:, 0]
+
+
+def asks(env):
+    return env.x[:, 0] * float(input("how much? "))  # here
+
+
+@pytest.mark.parametrize(("func", "name"), [(stops, "breakpoint"), (asks, "input")])
+def test_what_would_wait_for_a_person_is_a_blocker_and_does_not(func, name):
+    [blocker] = judged(func)
+    assert (blocker.kind, blocker.line) == (judge.HOST_READ, marked_line(func))
+    assert blocker.reason == f"calls {name}(), which waits for a person; remove it"
+
+
+def test_nothing_that_a_judged_call_says_is_heard(capfd, caplog):
+    def says(env):
+        print("printed")
+        sys.stderr.write("written")
+        warnings.warn("warned", stacklevel=1)
+        logging.getLogger("author").warning("logged")
+        return env.x[:, 0]
+
+    assert judged(says) == []
+    assert capfd.readouterr() == ("", "") and not caplog.records
+
+
+class Network(torch.nn.Module):
+    def forward(self, env):
+        return env.x[:, 0] * env.scale.item()  # here
+
+
+def test_a_network_is_blocked_in_its_authors_file():
+    [blocker] = judged(Network, term=Network())
+    assert (blocker.file, blocker.line) == (__file__, marked_line(Network))
+    place = judge.place_of_definition(Network)
+    assert place == (__file__, inspect.getsourcelines(Network)[1])
+
+
+def test_a_term_that_is_called_in_several_ways_is_blocked_once():
+    env = Env()
+    call = JudgedCall("commands", "walk", lambda: item(env), item, (env,), env.arena)
+    assert len(judge_calls([call, call])) == 1

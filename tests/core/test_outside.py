@@ -1,5 +1,6 @@
 """Memory that a term keeps outside the arena is found when it is written, whoever holds it, and named."""
 
+import functools
 import inspect
 
 import pytest
@@ -187,3 +188,49 @@ def test_what_a_term_makes_and_the_arena_may_be_written():
     term = Good()
     term.norm.eval()
     assert judged(Good, term=term) == []
+
+
+HELD = torch.zeros(N)
+
+
+def through_a_helper(env):
+    return helper(env.x[:, 0])
+
+
+def helper(x):
+    return HELD.add_(x)  # here
+
+
+def into_a_default(env, buf=torch.zeros(N)):  # noqa: B008  # what is judged
+    return buf.mul_(2.0)  # here
+
+
+@pytest.mark.parametrize(
+    ("func", "named"), [(through_a_helper, "global HELD"), (into_a_default, "default arguments[0]")]
+)
+def test_memory_on_the_cpu_is_first_of_all_kept(func, named):
+    [blocker] = judged(func)
+    assert blocker.kind == judge.HOST_STATE
+    assert blocker.reason.startswith(f"writes {named}, which is outside the arena")
+    assert blocker.line == marked_line(helper if func is through_a_helper else func)
+
+
+def test_a_parameter_and_an_argument_of_a_partial_are_named():
+    env, kept = Env(), torch.zeros(N)
+
+    def adds(env, buf):
+        return buf.add_(1.0)
+
+    for func, params, named in (
+        (adds, {"buf": kept}, "parameter buf"),
+        (functools.partial(adds, buf=kept), {}, "argument buf"),
+    ):
+        call = judge.JudgedCall(
+            "rewards", "test", lambda func=func, params=params: func(env, **params), func, (env,), env.arena, params
+        )
+        assert [b.reason.partition(",")[0] for b in judge.judge_calls([call])] == [f"writes {named}"]
+
+
+def test_memory_on_the_cpu_that_is_read_is_on_another_device():
+    [blocker] = judged(lambda env: env.x[:, 0] + HELD)
+    assert (blocker.kind, "that is on cpu" in blocker.reason) == (judge.OTHER_DEVICE, True)

@@ -1,8 +1,10 @@
 """What torch.compile refuses is found by tracing alone, with the author's line and a remedy in our words."""
 
 import datetime
+import json
 import logging
 import os
+import sys
 import time
 import warnings
 
@@ -61,6 +63,24 @@ def through_a_helper(env):
     return prints(env)
 
 
+def logs_by_the_module(env):
+    logging.warning("here %s", 3)  # here
+    return env.x[:, 0]
+
+
+def writes_to_the_terminal(env):
+    sys.stdout.write("here")  # here
+    return env.x[:, 0]
+
+
+def parses(env):
+    return env.x[:, 0] * json.loads("[1]")[0]  # here
+
+
+def evaluates(env):
+    return eval("env.x")[:, 0]  # here
+
+
 REFUSED = {
     prints: "calls print(); remove it: a metric or recorder term shows values",
     logs: "logs or warns; remove it: a metric or recorder shows values",
@@ -71,6 +91,10 @@ REFUSED = {
     draws: "draws on the host; take an `rng` parameter",
     asks_the_system: "getpid, which torch.compile cannot take in; call it once, while building",
     through_a_helper: "calls print(); remove it: a metric or recorder term shows values",
+    logs_by_the_module: "logs or warns; remove it: a metric or recorder shows values",
+    writes_to_the_terminal: "writes text; remove it: a metric or recorder term shows values",
+    parses: "calls json.loads, which torch.compile cannot take in; call it once, while building",
+    evaluates: "calls eval, which torch.compile cannot take in; call it once, while building",
 }
 
 
@@ -109,10 +133,14 @@ def test_what_the_package_brings_is_not_traced(monkeypatch):
 
 
 def test_torchs_own_words_where_there_are_none_of_ours():
-    error = torch._dynamo.exc.Unsupported(
+    text = (
         "New kind of break\n  Explanation: It breaks.\n  Hint: none\n\n  Developer debug context: x\n\n"
-        'from user code:\n   File "task.py", line 7, in f\n    g()\n  File "/lib/site-packages/a.py", line 3, in g\n'
+        'from user code:\n   File "task.py", line 7, in f\n    g()\n'
     )
+    error = torch._dynamo.exc.Unsupported(text)
     assert said_by_torch(error) == "torch.compile refuses it: New kind of break: It breaks."
     assert place_of_refusal(error) == ("task.py", 7)
+    deeper = torch._dynamo.exc.Unsupported(f'{text}  File "/lib/site-packages/a.py", line 3, in g\n')
+    assert said_by_torch(deeper) == "calls a.g, which torch.compile cannot take in; call it once, while building"
+    assert place_of_refusal(deeper) == ("task.py", 7)
     assert said_by_torch(torch._dynamo.exc.Unsupported("")) == "Unsupported without a message"

@@ -99,6 +99,7 @@ def test_noise_is_a_configuration(value):
         (put("actions.dummy.delay_min_lag", -1), "actions.dummy.delay_min_lag is -1, expected a whole number"),
         (put("diverged_speed", 0.0), "diverged_speed is 0.0, expected a number above 0"),
         (put("episode_length_s", 1e300), "episode_length_s is 1e+300, expected a finite number"),
+        (put("episode_length_s", 1e-9), "episode_length_s is 1e-09, shorter than a control step of 0.02 s"),
         (put("episode_length_s", 1e9), "is 1e+09: 5e+10 control steps of 0.02 s, expected at most 1e+08"),
         (put("scene.timestep", 5.0), "scene.timestep is 5.0, expected seconds from 1e-6 to 0.1"),
         (put("scene.timestep", "x"), "scene.timestep is 'x', expected seconds"),

@@ -274,6 +274,11 @@ def test_number_of_worlds(num_envs):
         Env(Slider().cfg(), num_envs=num_envs, execution="eager")
 
 
+def test_more_worlds_than_there_is_memory_for_are_refused_before_anything_is_made():
+    with pytest.raises(TickgraphError, match="^out of memory: an environment of 1000000000 worlds needs"):
+        Env(foot_cfg(), num_envs=10**9, execution="eager")
+
+
 def test_wrong_calls_are_refused_in_one_line():
     env = Env(foot_cfg(), num_envs=3, execution="eager")
     with pytest.raises(TickgraphError, match=r"action has shape \(3, 2\), expected \(3, 1\)"):

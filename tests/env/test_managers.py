@@ -16,6 +16,7 @@ from tickgraph.env.config import (
     CommandTermCfg,
     CurriculumTermCfg,
     EventTermCfg,
+    MetricTermCfg,
     ObservationTermCfg,
     RecorderTermCfg,
     RewardTermCfg,
@@ -245,3 +246,22 @@ def test_describe_is_plain_data():
     assert names["events"] == ["mass", "toss", "kick"] and names["rewards"] == ["alive", "z"]
     assert text["arena_bytes"] == sum(entry["bytes"] for entry in text["arena"])
     assert all(entry["why"] for entry in text["arena"] if not entry["name"].startswith(("sim/", "events", "actions")))
+
+
+def test_whole_numbers_and_bools_are_taken_as_their_value():
+    cfg = Slider().cfg()
+    cfg.scale_rewards_by_dt = False
+    cfg.rewards = {
+        "steps": RewardTermCfg(lambda env: env.episode_length, 0.5),
+        "flag": RewardTermCfg(lambda env: env.episode_length > 0, 0.25),
+    }
+    cfg.metrics = {"steps": MetricTermCfg(lambda env: env.episode_length)}
+    cfg.terminations["third"] = TerminationTermCfg(lambda env: env.episode_length // 3, time_out=False)
+    cfg.observations["actor"].terms["steps"] = ObservationTermCfg(lambda env: env.episode_length[:, None])
+    env = Env(cfg, num_envs=2, execution="eager")
+    for step, ends in ((1, False), (2, False), (3, True)):
+        _, reward, terminated, _, extras = env.step(torch.zeros(2, env.action.shape[1]))
+        assert reward.tolist() == [0.5 * step + 0.25] * 2
+        assert terminated.tolist() == [ends] * 2
+        assert extras["final_obs"]["actor"][:, -1].tolist() == [float(step)] * 2
+    assert env.stats.drain()["metric/steps"] == 2.0

@@ -229,3 +229,37 @@ def test_a_spawned_process_builds_its_own():
     process.start()
     assert queue.get(timeout=120) == float(play(make(), 2).sum())
     process.join()
+
+
+def test_actions_that_are_no_numbers_are_refused_in_one_line():
+    env = make()
+    n, columns = env.action.shape
+    zeros = torch.zeros(n, columns)
+    for given, text in (
+        (zeros.to("meta"), r"a tensor of shapes alone \(meta\)"),
+        (zeros.to_sparse(), "a sparse tensor"),
+        (zeros.to(torch.complex64), "a tensor of torch.complex64"),
+    ):
+        with pytest.raises(TickgraphError, match=f"^action is {text}.*, expected a dense tensor of real numbers$"):
+            env.step(given)
+        with pytest.raises(TickgraphError, match="expected a dense tensor"):
+            VectorEnvAdapter(env).step(given)
+    for given in ("a", None, [[1.0], [1.0, 2.0]], np.array([[None]] * n), {"a": 1}):
+        with pytest.raises(TickgraphError, match=r"^actions are .*, expected numbers of shape"):
+            VectorEnvAdapter(env).step(given)
+    VectorEnvAdapter(env).step(np.zeros((n, columns)).tolist())
+
+
+@pytest.mark.parametrize("state", [None, [], {"arena/env/reward": 1.0}])
+def test_a_state_that_is_none_is_refused_in_one_line(state):
+    with pytest.raises(TickgraphError, match=r"^the state is .*, expected tensors by name, as state_dict\(\) returns"):
+        make().load_state_dict(state)
+
+
+def test_a_task_is_named_by_text_or_a_path(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from tickgraph import load_task\ndef make():\n    return load_task('cartpole_swingup')\n")
+    assert tickgraph.load_task(tmp_path / "mine.py:make").reference == f"{file}:make"
+    for given, text in ((None, "a NoneType, expected its name or"), (file, "lacks its factory; give it as")):
+        with pytest.raises(TickgraphError, match=text):
+            tickgraph.load_task(given)

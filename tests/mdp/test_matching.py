@@ -22,6 +22,7 @@ def test_values_by_expression_and_default():
         ({"left_kne": 1.0}, ("left_kne", "left_knee")),
         ({".*_knee": 1.0, "left_.*": 2.0}, ("left_knee", "matched by")),
         ({".*_knee": 1.0}, ("left_hip",)),
+        ({"zzz": 1.0}, ("scale: no name matches 'zzz'; there are ",)),
     ],
 )
 def test_errors_name_what_is_wrong(given, words):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from test_training import TINY
@@ -107,7 +108,7 @@ def test_mode_eager_tells_once_what_it_does_not_mind(capsys: pytest.CaptureFixtu
     file = Path(__file__).resolve()
     assert warned[0].startswith(f"warning: mode eager runs it, but rewards/keeps ({file}:{line}): writes self.b, ")
     assert warned[1] == (
-        "warning: no checkpoint holds all that rewards/keeps keep: a run that is resumed does not repeat this one"
+        "warning: no checkpoint holds all that rewards/keeps keeps: a run that is resumed does not repeat this one"
     )
     assert len(warned) == 2
     assert facts["exact_resume"] is False
@@ -154,3 +155,45 @@ def test_many_blockers_are_cut_short(capsys: pytest.CaptureFixture[str]) -> None
     err = capsys.readouterr().err
     assert err.count("mode eager runs it") == SHOWN and "and 2 more blockers: see `tickgraph check`" in err
     assert len(facts["blockers"]) == SHOWN + 2
+
+
+class Drawn:
+    """Draws its weights anew in every process."""
+
+    def __init__(self, cfg, env, path):
+        self.w = env.arena.constant(f"{path}/w", np.random.default_rng().normal(size=2), torch.float32)
+        self.per_world = torch.full((env.num_envs,), 1.0 / env.num_envs)
+
+    def __call__(self, env):
+        return (env.scene["robot"].data.joint_pos * self.w).sum(1)
+
+
+def drawn():
+    return task(style=Drawn)
+
+
+def begin_and_resume(name, capsys):
+    common = ["--run-name", name, *TINY, "--iterations", "4"]
+    assert cli.main(["train", f"{__file__}:{name}", *common, "--stop-after", "2"]) == 0
+    run = RunFolder(next(Path("runs").glob(f"*/{name}")))
+    assert manifest.read_manifest(run)["exact_resume"] is True
+    capsys.readouterr()
+    assert cli.main(["train", "--resume", str(run.path)]) == 0
+    return run, capsys.readouterr().err
+
+
+def test_numbers_that_a_term_draws_anew_are_told_when_the_run_goes_on_and_when_it_is_judged(capsys):
+    run, said = begin_and_resume("drawn", capsys)
+    assert said.count("rewards/style holds other numbers in self.w than when the run began") == 1
+    assert "what is resumed is another task" in said
+    assert manifest.read_manifest(run)["exact_resume"] is False
+    assert cli.main(["eval", str(run.path)]) == 0
+    assert capsys.readouterr().err.count("what is judged is another task") == 1
+
+
+def test_a_network_that_is_seeded_is_the_same_one(capsys):
+    run, said = begin_and_resume("network", capsys)
+    assert "other numbers" not in said
+    assert manifest.read_manifest(run)["exact_resume"] is True
+    assert cli.main(["eval", str(run.path)]) == 0
+    assert "other numbers" not in capsys.readouterr().err

@@ -147,3 +147,18 @@ def test_lists_stay_lists(task: Task, tmp_path: Path) -> None:
     task.env.rewards["alive"].params["listed"] = _Listed([1, 2])
     settings.apply_overrides(task, "--env.rewards.alive.params.listed.values 3 4 5".split())
     assert task.env.rewards["alive"].params["listed"].values == [3, 4, 5]
+
+
+def test_what_a_factory_sets_wrongly_is_named(task: Task) -> None:
+    task.env.decimations = 3  # type: ignore[attr-defined]
+    with pytest.raises(TickgraphError, match=r"^env has no field 'decimations'; did you mean 'decimation'"):
+        settings.check_types(task)
+    del task.env.decimations  # type: ignore[attr-defined]
+    task.trian = task.train  # type: ignore[attr-defined]
+    with pytest.raises(TickgraphError, match=r"^Task has no field 'trian'; did you mean 'train'"):
+        settings.check_types(task)
+    del task.trian  # type: ignore[attr-defined]
+    for wrong in (None, 3, task.train):
+        task.env = wrong  # type: ignore[assignment]
+        with pytest.raises(TickgraphError, match=r"^env is .*, expected EnvCfg\(\.\.\.\)$"):
+            settings.check_types(task)

@@ -6,6 +6,7 @@ import builtins
 import collections.abc
 import dataclasses
 import functools
+import inspect
 import numbers
 import sys
 import types
@@ -21,17 +22,18 @@ _LONGEST_SHOWN = 80  # characters of a value in an error
 
 
 def check_tree(node: Any, where: str) -> None:
-    """Hold every configuration within a value, itself included, to the types and bounds of its fields.
+    """Hold every configuration within a value, itself included, to its fields, and to their types and bounds.
 
     Args:
         node: a dataclass, or dictionaries, tuples and lists of them.
         where: path of the value, in front of the field's name in the error; "" for none.
 
     Raises:
-        TickgraphError: as `check_fields`.
+        TickgraphError: as `check_fields`, or an attribute was set that is no field.
     """
     found = list(configurations(node, where))
     for path, one in found:
+        _check_names(one, path)
         _check_each(one, path)
     for path, one in found:
         _check_together(one, path)
@@ -62,6 +64,20 @@ def _check_each(node: Any, where: str) -> None:
             check_value(value, kinds[field.name], join(where, field.name))
 
 
+def _check_names(node: Any, where: str) -> None:
+    """Refuse an attribute that was set on a configuration from outside and that nothing declares: a misspelled field.
+
+    What its class has, what the class's own methods name and what begins with "_" is the class's affair.
+    """
+    fields = [field.name for field in dataclasses.fields(node)]
+    for name in getattr(node, "__dict__", {}):
+        if name not in fields and not name.startswith("_") and not hasattr(type(node), name):
+            methods = (value for kind in type(node).__mro__ for value in vars(kind).values())
+            if not any(name in function.__code__.co_names for function in methods if inspect.isfunction(function)):
+                hint = nearby(name, fields) or f"it has {', '.join(fields) or 'none'}"
+                raise TickgraphError(f"{where or type(node).__name__} has no field {name!r}; {hint}")
+
+
 def _check_together(node: Any, where: str) -> None:
     check_together = getattr(node, "check_together", None)
     if check_together is not None:
@@ -88,11 +104,22 @@ def check_value(value: Any, kind: Any, where: str) -> None:
             for part in arguments:  # of the right type, and outside its bounds
                 if _of_type(value, _bare(part)[0]):
                     return check_value(value, part, where)
-        hint = nearby(value, arguments) if origin is Literal and isinstance(value, str) else ""
+        hint = nearby(value, arguments) if origin is Literal and isinstance(value, str) else _as_numbers(value, kind)
         raise TickgraphError(f"{where} is {shown(value)}, expected {type_name(kind)}{hint and '; '}{hint}")
     for bound in extras:
         if isinstance(bound, Bound) and not bound.holds(value):
             raise TickgraphError(f"{where} is {shown(value)}, expected {bound.expected}")
+
+
+def _as_numbers(value: Any, kind: Any) -> str:
+    """Return what to do with an array or a tensor in the place of plain numbers, "" where that would not help."""
+    if not (hasattr(value, "tolist") and hasattr(value, "shape")):
+        return ""
+    try:
+        helps = fits(value.tolist(), kind)
+    except (NotImplementedError, RuntimeError):  # a tensor without values
+        return ""
+    return "give the array's .tolist()" if helps else ""
 
 
 def check_arguments(function: Any, given: collections.abc.Mapping[str, Any], where: str) -> None:

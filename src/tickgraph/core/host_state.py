@@ -161,7 +161,9 @@ def held_by(owners: Iterable[object], functions: Iterable[object]) -> Iterator[t
         functions: what runs.
     """
     env, *instances = owners
-    yield from (("self", instance) for instance in instances)
+    for instance in instances:
+        yield "self", instance
+        yield from ((name, value) for name, value in _own_attributes(instance) if "." in name)  # its class's
     for function in functions:
         yield from ((name, value) for name, value in _attributes(function) if value is not env)
     yield "env", env

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.foreign import function_of, functions_of, is_foreign
+from tickgraph.core.foreign import foreign_classes, function_of, functions_of, is_foreign
 from tickgraph.core.host_state import (
     HostState,
     changed_host_state,
@@ -28,6 +29,7 @@ from tickgraph.core.host_state import (
     recorded_assignments,
 )
 from tickgraph.core.outside import Storages, holder_of
+from tickgraph.core.quiet import unheard
 from tickgraph.core.refusals import place_of_refusal, refusal_of, said_by_torch
 
 __all__ = [
@@ -87,6 +89,7 @@ class JudgedCall:
         func: the user's function, class or instance; its file and line are named where no better place is known.
         owners: objects whose attributes the call may not change: the environment, the term's instance.
         arena: whose tensors the call may not rebind, nor write where they are read-only.
+        params: what the function is given by name.
     """
 
     manager: str
@@ -95,6 +98,18 @@ class JudgedCall:
     func: Callable[..., object]
     owners: tuple[object, ...]
     arena: Arena
+    params: Mapping[str, object] = field(default_factory=dict)
+
+    def holders(self) -> Iterator[tuple[str, object]]:
+        """Yield what the call's code can reach, with the name it has there; last of all the environment, as "env"."""
+        func = self.func
+        while isinstance(func, functools.partial):
+            yield from (
+                (f"argument {name}", value) for name, value in {**dict(enumerate(func.args)), **func.keywords}.items()
+            )
+            func = func.func
+        yield from ((f"parameter {name}", value) for name, value in self.params.items())
+        yield from held_by(self.owners, functions_of(self.func))
 
 
 def judge_calls(
@@ -109,7 +124,8 @@ def judge_calls(
         calls: what to judge.
         around: a context that each call is made in.
     """
-    return [blocker for call in calls for blocker in _judge(call, around)]
+    found = (blocker for call in calls for blocker in _judge(call, around))
+    return list(dict.fromkeys(found))  # a command is called in several ways
 
 
 def refused_calls(calls: Iterable[JudgedCall]) -> list[Blocker]:
@@ -146,7 +162,7 @@ def _judge(call: JudgedCall, around: Callable[[], AbstractContextManager[object]
     saved = [(vars(owner), dict(vars(owner))) for owner in call.owners if hasattr(owner, "__dict__")]
     try:
         with recorded_assignments(call.owners, watch.assign), torch.no_grad(), around():
-            with _Functions(watch) as functions, _Operations(functions, call):
+            with unheard(watch.stop), _Functions(watch) as functions, _Operations(functions, call):
                 call.fn()
     except _Found:
         pass
@@ -188,6 +204,10 @@ class _Watch:
     def block(self, kind: str, reason: str) -> None:
         self.note(kind, reason, self.here())
         raise _Found
+
+    def stop(self, name: str) -> None:
+        """End a call that would wait for a person."""
+        self.block(HOST_READ, f"calls {name}(), which waits for a person; remove it")
 
     def assign(self, owner: object, name: str, old: object, new: object) -> None:
         """Note that the call assigns an attribute of an owner."""
@@ -266,6 +286,8 @@ class _Operations(TorchDispatchMode):
         if device is not None and torch.device(device).type != "meta":
             verb = "moves a tensor" if inputs else "makes a tensor"
             self._block(OTHER_DEVICE, f"{verb} to {device}" if inputs else f"{verb} on {device}; pass device=")
+        if any(leaf.device.type != "meta" for leaf in inputs):
+            self._check_writes(func, args, kwargs)  # that it is kept says more than where it is
         for leaf in inputs:
             if leaf.device.type != "meta":
                 self._block(OTHER_DEVICE, f"uses a tensor of shape {tuple(leaf.shape)} that is on {leaf.device}")
@@ -306,13 +328,15 @@ class _Operations(TorchDispatchMode):
         if constant is not None:
             what = f"constant {constant!r}, which no checkpoint holds: declare it with env.arena.new(...)"
         elif self.storages.outside(tensor):
-            name = holder_of(tensor, held_by(self.call.owners, functions_of(self.call.func))) or "a tensor"
+            name = holder_of(tensor, self.call.holders()) or "a tensor"
             what = f"{name}, which is outside the arena, so no checkpoint holds it: make it with env.arena.new(...)"
         else:
             return
         if what not in self.told:  # the call goes on: more may be found
             self.told.add(what)
             self.watch.note(HOST_STATE, f"writes {what}", self.watch.here())
+        if not tensor.is_meta:  # it cannot go on
+            raise _Found
 
     def _check_indices(self, func: torch._ops.OpOverload, args: tuple) -> None:
         if func.overloadpacket not in _INDEXED:
@@ -361,9 +385,10 @@ def _owner_name(owner: object) -> str:
 def place_of_definition(func: object) -> tuple[str, int]:
     """Return file and line of the function that runs, or else of the class that `func` is or belongs to."""
     function = function_of(func)
-    if function is not None:
-        return function.__code__.co_filename, function.__code__.co_firstlineno
     kind = func if isinstance(func, type) else type(func)
+    # A network's `__call__` is torch's, and the class the author's.
+    if function is not None and (is_foreign(function.__code__.co_filename) or not foreign_classes(kind)):
+        return function.__code__.co_filename, function.__code__.co_firstlineno
     try:
         return inspect.getsourcefile(kind) or "<unknown>", inspect.getsourcelines(kind)[1]
     except (OSError, TypeError):

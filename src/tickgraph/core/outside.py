@@ -23,29 +23,29 @@ class Storages:
     """
 
     def __init__(self, arena: Arena) -> None:
-        self._constants = {_key(tensor): name for name, tensor in arena.constants().items()}
-        self._read_only = {_key(tensor): name for name, tensor in arena.read_only().items()}
-        self._arena = {_key(arena[name]) for name in arena}
+        self._constants = {storage_key(tensor): name for name, tensor in arena.constants().items()}
+        self._read_only = {storage_key(tensor): name for name, tensor in arena.read_only().items()}
+        self._arena = {storage_key(arena[name]) for name in arena}
         self._made: dict[int | None, torch.UntypedStorage] = {}  # alive, so that no address is given away twice
 
     def add_results(self, results: object, inputs: Iterable[Tensor]) -> None:
         """Take over the memory of an operation's results, where it is not that of its inputs."""
-        given = {_key(tensor) for tensor in inputs}
+        given = {storage_key(tensor) for tensor in inputs}
         for leaf in tree_leaves(results):
-            if isinstance(leaf, Tensor) and (key := _key(leaf)) is not None and key not in given:
+            if isinstance(leaf, Tensor) and (key := storage_key(leaf)) is not None and key not in given:
                 self._made[key] = leaf.untyped_storage()
 
     def read_only(self, tensor: Tensor) -> str | None:
         """Return the arena's name of memory that its owner alone may write, None for other memory."""
-        return self._read_only.get(_key(tensor))
+        return self._read_only.get(storage_key(tensor))
 
     def constant(self, tensor: Tensor) -> str | None:
         """Return the arena's name of a constant, None for other memory."""
-        return self._constants.get(_key(tensor))
+        return self._constants.get(storage_key(tensor))
 
     def outside(self, tensor: Tensor) -> bool:
         """Tell whether a tensor is neither the arena's nor made by the call itself."""
-        key = _key(tensor)
+        key = storage_key(tensor)
         return key is not None and key not in self._arena and key not in self._made
 
 
@@ -56,20 +56,21 @@ def holder_of(tensor: Tensor, holders: Iterable[tuple[str, object]]) -> str | No
         tensor: what is looked for.
         holders: names and what they stand for; the first that leads there is taken.
     """
-    key, seen = _key(tensor), set()
+    key, seen = storage_key(tensor), set()
     left = deque((name, value, 0) for name, value in holders)
     while left:
         name, value, depth = left.popleft()
         if isinstance(value, Tensor):
-            if _key(value) == key:
+            if storage_key(value) == key:
                 return name
         elif depth < _DEPTH and id(value) not in seen:
             seen.add(id(value))
-            left.extend((f"{name}{step}", part, depth + 1) for step, part in _parts(value))
+            left.extend((f"{name}{step}", part, depth + 1) for step, part in parts_of(value))
     return None
 
 
-def _parts(value: Any) -> Iterator[tuple[str, object]]:
+def parts_of(value: Any) -> Iterator[tuple[str, object]]:
+    """Yield what a container or an object holds, each with the step that leads there, such as ".net" or "[0]"."""
     if isinstance(value, torch.nn.Module):
         for name, tensor in (*value.named_parameters(), *value.named_buffers()):
             yield f".{name}", tensor
@@ -89,7 +90,7 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
                     yield f".{name}", getattr(value, name)
 
 
-def _key(tensor: Tensor) -> int | None:
+def storage_key(tensor: Tensor) -> int | None:
     """Return what tells one memory from another, None for a tensor without any, such as a sparse one."""
     try:
         return int(tensor.untyped_storage()._cdata)

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.fields import shown
 from tickgraph.core.given import whole_number
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.env import Env
+from tickgraph.env.term import plain
 
 Array = np.ndarray | Tensor
 _INSTALL = "pip install 'rsl-rl-lib>=3'"
@@ -88,7 +90,13 @@ class VectorEnvAdapter:
             ``infos["_final_obs"]`` (N,) bool; ``infos["_final_info"]`` is the same mask, and
             ``infos["final_info"]["invalid"]`` says which of them had something non-finite.
         """
-        given = torch.as_tensor(actions, dtype=torch.float32, device=self.env.device)
+        try:
+            given = torch.as_tensor(actions)
+        except (TypeError, ValueError, RuntimeError):  # text, None, objects, rows of several lengths
+            shape = tuple(self.env.action.shape)
+            raise TickgraphError(f"actions are {shown(actions)}, expected numbers of shape {shape}") from None
+        if plain(given) and not given.is_meta:  # the environment refuses the rest
+            given = given.to(self.env.device, torch.float32)
         obs, reward, terminated, truncated, extras = self.env.step(given)
         infos: dict[str, Any] = {}
         ended = terminated | truncated

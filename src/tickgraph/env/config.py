@@ -114,7 +114,10 @@ class ActionTermCfg:
 
 @dataclass
 class RewardTermCfg:
-    """``func(env, **params) -> (N,)``; the reward adds ``weight * value * step_dt`` (see ``scale_rewards_by_dt``)."""
+    """``func(env, **params) -> (N,)``; the reward adds ``weight * value * step_dt`` (see ``scale_rewards_by_dt``).
+
+    Whole numbers and bools are taken as their value in float32, as those of observations and metrics are.
+    """
 
     func: Callable[..., Any]
     weight: Finite = 1.0
@@ -123,7 +126,10 @@ class RewardTermCfg:
 
 @dataclass
 class TerminationTermCfg:
-    """``func(env, **params) -> (N,) bool``. ``time_out=None`` takes the function's word: ``mdp.time_out`` is one."""
+    """``func(env, **params) -> (N,) bool``. ``time_out=None`` takes the function's word: ``mdp.time_out`` is one.
+
+    Of whole numbers any but 0 ends the episode; a float is refused, as it lacks its comparison.
+    """
 
     func: Callable[..., Any]
     params: Params = field(default_factory=dict)
@@ -236,6 +242,11 @@ class EnvCfg:
                 f"{path} is {seconds:g}: {seconds / step:.3g} "
                 f"control steps of {step:g} s, expected at most {MOST_STEPS:.0e}; make the episode shorter, or "
                 "decimation * scene.timestep longer"
+            )
+        if self.episode_length_s < step * (1.0 - 1e-9):
+            raise TickgraphError(
+                f"{join(where, 'episode_length_s')} is {self.episode_length_s:g}, shorter than a control step of "
+                f"{step:g} s (decimation * scene.timestep); make the episode longer"
             )
 
 

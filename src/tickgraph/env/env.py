@@ -16,12 +16,13 @@ from tickgraph.core.given import seed64, whole_number
 from tickgraph.core.judge import Blocker, judge_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
+from tickgraph.core.quiet import unheard
 from tickgraph.core.rng import MOST_ROWS, Rng
 from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
 from tickgraph.env.blockers import blockers_in_use, build_blocker
 from tickgraph.env.config import EnvCfg
-from tickgraph.env.given import check_cfg, check_process
+from tickgraph.env.given import check_action, check_cfg, check_process, check_state
 from tickgraph.env.managers import (
     ActionManager,
     CommandManager,
@@ -164,10 +165,7 @@ class Env:
         """
         if self.policy is not None:
             raise TickgraphError("a policy is attached and acts by itself: call tick(), or attach(policy=None) first")
-        if not isinstance(action, Tensor):
-            raise TickgraphError(f"action is of type {type(action).__name__}, expected a tensor; see VectorEnvAdapter")
-        if action.shape != self.action.shape:
-            raise TickgraphError(f"action has shape {tuple(action.shape)}, expected {tuple(self.action.shape)}")
+        check_action(action, self.action)
         self._check_usable()
         self.action.copy_(action.detach())
         self._tick.graph()
@@ -238,7 +236,10 @@ class Env:
             return [build_blocker(error)]
         once = judged.rng.each_draw_once
         found = judge_calls((call for manager in judged.managers for call in manager.calls()), once)
-        return found + blockers_in_use(self, found) if host_state_too else found
+        if host_state_too:
+            with unheard():
+                found += blockers_in_use(self, found)
+        return found
 
     def execution_report(self) -> dict[str, dict[str, Any]]:
         """Return what was asked for and what runs, for each program of the tick, and for "tick" as a graph."""
@@ -279,6 +280,7 @@ class Env:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Write a state back in place; raises TickgraphError where names or shapes differ."""
         self._check_usable()
+        check_state(state)
         self.arena.restore({k.removeprefix("arena/"): v for k, v in state.items() if k.startswith("arena/")})
         self.sim.load_state_dict({k.removeprefix("sim/"): v for k, v in state.items() if k.startswith("sim/")})
 
@@ -414,7 +416,8 @@ class Env:
             with calling(term.path):
                 return term()
         try:
-            return term()
+            with unheard():
+                return term()
         except (Exception, SystemExit):  # the judge will name it
             return torch.empty((self.num_envs, 1), device=self.device)
 

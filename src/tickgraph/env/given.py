@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.fields import shown
 from tickgraph.env.config import EnvCfg
+from tickgraph.env.term import described, plain
 
 
 def check_cfg(cfg: Any) -> None:
@@ -24,6 +29,31 @@ def check_cfg(cfg: Any) -> None:
     kind = "the class" if isinstance(cfg, type) else "the function" if callable(cfg) else "an object of type"
     name = getattr(cfg, "__name__", type(cfg).__name__)
     raise TickgraphError(f"Env was given {kind} {name}, expected an EnvCfg, such as load_task(NAME).env")
+
+
+def check_action(action: Any, own: Tensor) -> None:
+    """Refuse an action that is no dense tensor of real numbers of the shape of the environment's own.
+
+    Raises:
+        TickgraphError: the text says what it is instead.
+    """
+    if not isinstance(action, Tensor):
+        raise TickgraphError(f"action is of type {type(action).__name__}, expected a tensor; see VectorEnvAdapter")
+    if not plain(action) or action.is_meta:
+        got = "a tensor of shapes alone (meta)" if action.is_meta else described(action)
+        raise TickgraphError(f"action is {got}, expected a dense tensor of real numbers")
+    if action.shape != own.shape:
+        raise TickgraphError(f"action has shape {tuple(action.shape)}, expected {tuple(own.shape)}")
+
+
+def check_state(state: Any) -> None:
+    """Refuse what is no dictionary of tensors.
+
+    Raises:
+        TickgraphError: the text says what it is instead.
+    """
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise TickgraphError(f"the state is {shown(state)}, expected tensors by name, as state_dict() returns them")
 
 
 def check_process(built_in: int) -> None:

@@ -154,7 +154,7 @@ class ObservationManager(Manager):
                 inner = term.term
                 owners = (env,) if inner.instance is None else (env, inner.instance)
                 manager = f"observations/{group}"
-                yield JudgedCall(manager, name, Call(inner, ()), inner.user_function, owners, env.arena)
+                yield JudgedCall(manager, name, Call(inner, ()), inner.user_function, owners, env.arena, inner.params)
                 if inner.instance is not None and hasattr(inner.instance, "reset"):
                     call = Call(inner.reset, (env.no_worlds,))
                     yield JudgedCall(manager, name, call, inner.user_function, owners, env.arena)

@@ -211,7 +211,9 @@ class Manager:
         for name, term in self.terms.items():
             arguments = tuple(env.no_worlds if a == "mask" else 0 for a in self.call_arguments)
             owners = (env,) if term.instance is None else (env, term.instance)
-            yield JudgedCall(self.name, name, Call(term, arguments), term.user_function, owners, env.arena)
+            yield JudgedCall(
+                *(self.name, name, Call(term, arguments), term.user_function, owners, env.arena, term.params)
+            )
             if term.instance is not None and hasattr(term.instance, "reset"):
                 yield JudgedCall(
                     self.name, name, Call(term.reset, (env.no_worlds,)), term.user_function, owners, env.arena

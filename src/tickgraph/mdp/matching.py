@@ -28,7 +28,11 @@ def match_values(given: T | Mapping[str, T], names: Sequence[str], what: str, de
         return [given] * len(names)
     owner: dict[int, str] = {}
     for pattern in given:
-        for i in find_names(tuple(names), pattern, what):
+        try:
+            matched = find_names(tuple(names), pattern, "name")
+        except TickgraphError as error:
+            raise TickgraphError(f"{what}: {error}") from error
+        for i in matched:
             if i in owner:
                 raise TickgraphError(
                     f"{what}: {names[i]!r} is matched by {owner[i]!r} and by {pattern!r}; keep one of them"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.held import differing, held_numbers
 from tickgraph.core.judge import OUTSIDE_CHECKPOINTS, Blocker
 from tickgraph.core.program import CAPTURE_FAILED
 from tickgraph.env.env import Env
+from tickgraph.run.config import Task
 from tickgraph.run.panel import warn
+from tickgraph.sim.platform import resolve_platform
 
 SHOWN = 10  # blockers that are worth a line each
 
@@ -27,7 +33,8 @@ def judge_run(env: Env) -> list[Blocker] | None:
     keeping = [blocker for blocker in found if blocker.kind in OUTSIDE_CHECKPOINTS]
     terms = sorted({f"{blocker.manager}/{blocker.term}" for blocker in keeping})
     if terms:
-        warn(f"no checkpoint holds all that {', '.join(terms)} keep: a run that is resumed does not repeat this one")
+        keep = "keeps" if len(terms) == 1 else "keep"
+        warn(f"no checkpoint holds all that {', '.join(terms)} {keep}: a run that is resumed does not repeat this one")
     return found
 
 
@@ -39,6 +46,51 @@ def _look(env: Env) -> list[Blocker] | None:
         except Exception:
             continue
     return None
+
+
+def held(env: Env) -> dict[str, Any]:
+    """Return what authors' terms hold from their building, for a checkpoint; asked before the first tick."""
+    return {"device": env.device.type, "terms": held_numbers(call for m in env.managers for call in m.calls())}
+
+
+def same_held(before: dict[str, Any] | None, now: dict[str, Any], outcome: str) -> bool:
+    """Tell whether terms hold the numbers that they held when the run began; warns where they do not.
+
+    Args:
+        before: from a checkpoint; None of one that does not say. Another device may draw other numbers.
+        now: from `held`.
+        outcome: what is another task then, such as "what is resumed".
+    """
+    if before is None or before["device"] != now["device"]:
+        return True
+    found = differing(before["terms"], now["terms"])
+    if found:
+        path, name = found[0]
+        others = f" (and {', '.join(path for path, _ in found[1:])})" if found[1:] else ""
+        warn(
+            f"{path} holds other numbers in {name} than when the run began{others}: it draws them while building "
+            f"without a seed, or its code has changed; {outcome} is another task"
+        )
+    return not found
+
+
+def check_held(task: Task, before: dict[str, Any] | None) -> None:
+    """Warn where the terms of a task that is judged or played hold other numbers than when its run began."""
+    if before is None or not before["terms"]:
+        return
+    platform = resolve_platform(task.train.device, task.train.backend)
+    for num_envs in (
+        min(4, task.num_envs),
+        task.num_envs,
+    ):  # few are quick, but numbers may depend on how many there are
+        try:
+            with Env(task.env, num_envs, platform.worlds, platform.backend, "eager", task.train.seed) as env:
+                now = held(env)
+        except TickgraphError:  # whoever plays it says so
+            return
+        if before["device"] != now["device"] or not differing(before["terms"], now["terms"]):
+            return
+    same_held(before, now, "what is judged")
 
 
 def exact_resume(env: Env, blockers: list[Blocker] | None, replay_is_saved: bool) -> bool | str:

@@ -16,6 +16,7 @@ from tickgraph.run import checkpoint, folder, manifest
 from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, check_figures, evaluate
 from tickgraph.run.folder import RunFolder
+from tickgraph.run.judged import check_held
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.motion_notes import motion_notes, note_lines
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
@@ -233,12 +234,16 @@ def evaluate_run(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:
 
 
 def newest_policy(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:
-    """Return the policy's tensors in the newest whole checkpoint, and its iteration."""
+    """Return the policy's tensors in the newest whole checkpoint, and its iteration.
+
+    Warns where the task's terms have drawn other numbers than those that the policy was trained with.
+    """
     saved, problems = checkpoint.load_newest(run, task.name)
     for problem in problems:
         warn(problem)
     if saved is None:
         raise TickgraphError(f"{run.path} has no checkpoint yet; train a little longer")
+    check_held(task, saved.extra.get("held"))
     learn = saved.state.get("learn", {})
     return {name: value for name, value in learn.items() if name.startswith(POLICY)}, saved.iteration
 

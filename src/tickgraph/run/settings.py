@@ -126,8 +126,7 @@ def check_types(task: Task) -> None:
     Raises:
         TickgraphError: the text names the value's path, the value and the type.
     """
-    for root in ROOTS:
-        check_tree(getattr(task, root), root)
+    check_tree(task, "")
 
 
 def dump(task: Task) -> dict[str, Any]:

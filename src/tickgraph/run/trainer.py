@@ -25,7 +25,7 @@ from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, evaluation_seed
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.iteration import Iteration
-from tickgraph.run.judged import exact_resume, judge_run
+from tickgraph.run.judged import exact_resume, held, judge_run, same_held
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.neighbours import Neighbours, advice, warn_of_threads
 from tickgraph.run.panel import Panel, Progress, tell, warn
@@ -80,6 +80,7 @@ class Trainer:
                 seed=train.seed,
                 threads=train.physics_threads,
             )
+            self._held, self._same_held = held(self.env), True
             self.blockers = judge_run(self.env)
             self._build()
         self.schedule = Schedule(train, self.ring.min_ticks)
@@ -191,6 +192,9 @@ class Trainer:
         if not saved.extra["replay"]:
             self.ring.clear()
             self.schedule.resumed_blind_at = saved.iteration
+        before = saved.extra.get("held")
+        self._same_held = same_held(before, self._held, "what is resumed")
+        self._held = before or self._held
         self.learner.set_horizon(self.schedule.total_updates)
         self.ending.iteration, self.ending.env_steps = saved.iteration, saved.extra["env_steps"]
         self._spent_before = self.ending.wall_s = saved.extra["wall_s"]
@@ -209,6 +213,7 @@ class Trainer:
             "wall_s": self.wall_s(),
             "replay": replay,
             "versions": self._versions,
+            "held": self._held,
         }
         state = {"env": self.env.state_dict(), "learn": learn}
         checkpoint.save(self.run, self.task.name, self.ending.iteration, state, extra, train.keep_checkpoints)
@@ -438,7 +443,7 @@ class Trainer:
                 "tick": train.tick_threads,
                 "update": self._update_threads,
             },
-            "exact_resume": exact_resume(self.env, self.blockers, train.checkpoint_replay),
+            "exact_resume": self._same_held and exact_resume(self.env, self.blockers, train.checkpoint_replay),
             "blockers": None if self.blockers is None else [asdict(blocker) for blocker in self.blockers],
             "simulation": self.env.sim.diagnostics(),
             "programs": {**self.iteration.report(), **self.env.execution_report(), **self.cycle.report(), **bridge},

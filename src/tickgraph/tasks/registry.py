@@ -116,7 +116,7 @@ def entries() -> list[TaskEntry]:
     return list(found.values())
 
 
-def resolve(reference: str) -> TaskEntry:
+def resolve(reference: str | Path) -> TaskEntry:
     """Return the entry that `reference` names, without importing it.
 
     Args:
@@ -125,6 +125,11 @@ def resolve(reference: str) -> TaskEntry:
     Raises:
         TickgraphError: no task has this name, or there is no such file.
     """
+    if not isinstance(reference, str | Path):
+        raise TickgraphError(
+            f"a task was given as a {type(reference).__name__}, expected its name or 'path/to/task.py:FUNCTION'"
+        )
+    reference = str(reference)
     known = {entry.name: entry for entry in entries()}
     if reference in known:
         return known[reference]
@@ -149,7 +154,7 @@ def resolve(reference: str) -> TaskEntry:
     )
 
 
-def load(reference: str) -> Task:
+def load(reference: str | Path) -> Task:
     """Import a task's module, call its factory and return a new `Task`.
 
     Args:
