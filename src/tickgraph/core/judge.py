@@ -104,9 +104,8 @@ class JudgedCall:
         """Yield what the call's code can reach, with the name it has there; last of all the environment, as "env"."""
         func = self.func
         while isinstance(func, functools.partial):
-            yield from (
-                (f"argument {name}", value) for name, value in {**dict(enumerate(func.args)), **func.keywords}.items()
-            )
+            for name, value in (*enumerate(func.args), *func.keywords.items()):
+                yield f"argument {name}", value
             func = func.func
         yield from ((f"parameter {name}", value) for name, value in self.params.items())
         yield from held_by(self.owners, functions_of(self.func))

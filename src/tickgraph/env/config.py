@@ -235,7 +235,7 @@ class EnvCfg:
         self.check_length(self.episode_length_s, join(where, "episode_length_s"))
 
     def check_length(self, seconds: float, path: str) -> None:
-        """Refuse an episode of more than MOST_STEPS control steps; ``path`` is where its length was given."""
+        """Refuse an episode shorter than a control step or longer than MOST_STEPS; ``path`` is where it was given."""
         step = self.decimation * self.scene.timestep
         if seconds / step > MOST_STEPS:
             raise TickgraphError(
@@ -243,10 +243,10 @@ class EnvCfg:
                 f"control steps of {step:g} s, expected at most {MOST_STEPS:.0e}; make the episode shorter, or "
                 "decimation * scene.timestep longer"
             )
-        if self.episode_length_s < step * (1.0 - 1e-9):
+        if seconds < step * (1.0 - 1e-9):
             raise TickgraphError(
-                f"{join(where, 'episode_length_s')} is {self.episode_length_s:g}, shorter than a control step of "
-                f"{step:g} s (decimation * scene.timestep); make the episode longer"
+                f"{path} is {seconds:g}, shorter than a control step of {step:g} s (decimation * scene.timestep); make "
+                "the episode longer"
             )
 
 
