@@ -1,10 +1,12 @@
 """Going on with a run: what is refused before anything is touched, and what a person is told."""
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from run_toys import TASK, resume, rows, start, train
+from run_toys import TASK, TINY, resume, rows, start, train
 
 from tickgraph import cli
 from tickgraph.run import checkpoint, manifest
@@ -121,6 +123,23 @@ def test_a_second_interrupt_says_what_it_cost() -> None:
     summary = manifest.read_summary(run)
     assert (summary["status"], summary["saved_iteration"]) == ("interrupted", 0)
     assert summary["reason"] == f"SIGINT again after {summary['iteration']} iterations"
+
+
+@pytest.mark.parametrize(
+    ("milestone", "said", "iteration"),
+    [
+        ("loaded_s", "interrupted by SIGINT, which loses nothing, as no iteration is over; ", 0),
+        ("first_tick_s", "SIGINT: finishing the iteration and saving; again to end at once, ", 1),
+    ],
+)
+def test_as_soon_as_an_iteration_is_over_the_first_signal_saves_it(milestone: str, said: str, iteration: int) -> None:
+    program = str(Path(__file__).with_name("interrupted_after.py"))
+    words = ["train", TASK, "--run-name", "one", *TINY, "--iterations", "9"]
+    done = subprocess.run([sys.executable, program, milestone, *words], capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
+    summary = manifest.read_summary(RunFolder(Path("runs") / TASK / "one"))
+    assert summary["iteration"] == (summary["saved_iteration"] or 0) == iteration
 
 
 @pytest.mark.parametrize(

@@ -250,8 +250,10 @@ class Trainer:
         self._readout.start()
         steady = False
         while ending.iteration < last and not self._interrupts.requested and not self._out_of_time():
-            ending.iteration += 1
-            self._iterate(ending.iteration, steady)
+            iteration = ending.iteration + 1
+            self._iterate(iteration, steady)
+            self._interrupts.defer()  # from the first iteration on there is something to save
+            ending.iteration = iteration
             ending.env_steps += train.ticks_per_iteration * self.task.num_envs
             if not steady:
                 steady = self._become_steady()
@@ -294,8 +296,6 @@ class Trainer:
         self.startup.reached(FIRST_TICK)
         if not self.iteration.captured:
             return False
-        # An iteration is short from here on, so that a signal can wait for its end.
-        self._interrupts.defer()
         self._write_rows(drain=True)
         self._steady_from = self.iteration.count
         self._neighbours = Neighbours()
