@@ -60,6 +60,9 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends a process whose reader has gone
+            silence(sys.stdout)
+            return 0
         named = _of_term(error)
         if named is None:
             raise
@@ -366,8 +369,7 @@ def _plot(parsed: Parsed) -> int:
 def _profile(parsed: Parsed) -> int:
     from tickgraph.bench._profile_report import run
 
-    value = run(_load(parsed), parsed.whole("ticks") or 50, parsed.get("out"))
-    _write_result(parsed, value)
+    run(_load(parsed), parsed.whole("ticks") or 50, parsed.get("out"), lambda value: _write_result(parsed, value))
     return 0
 
 
