@@ -146,7 +146,9 @@ def make_folder(folder: Path, parents: bool = True) -> None:
     try:
         folder.mkdir(parents=parents, exist_ok=True)
     except FileNotFoundError:
-        missing = next(path for path in reversed(folder.parents) if not path.exists())
+        missing = next((path for path in reversed(folder.parents) if not path.exists()), None)
+        if missing is None:  # as /proc says it
+            raise TickgraphError(f"could not make {folder}: no folder can be made there; choose another") from None
         raise TickgraphError(f"could not make {folder}: there is no folder {missing}; make it first") from None
     except OSError as error:
         raise write_error(folder, error) from error
