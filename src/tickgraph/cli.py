@@ -7,7 +7,8 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,6 +225,7 @@ def _check(parsed: Parsed) -> int:
 
 def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callable[[], None]) -> int:
     from tickgraph.run import folder, manifest
+    from tickgraph.run.files import files_below
     from tickgraph.tasks import registry
 
     stop_after, resumed = parsed.whole("stop-after"), parsed.get("resume")
@@ -262,12 +264,13 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
     assert interrupts is not None
     interrupts.at_exit, interrupts.at_first = interrupted, asked
     try:
-        task, resume = _prepare(parsed, run)
-        from tickgraph.run.schedule import Ending
-        from tickgraph.run.session import run_training
+        with files_below(run.path):
+            task, resume = _prepare(parsed, run)
+            from tickgraph.run.schedule import Ending
+            from tickgraph.run.session import run_training
 
-        place = Ending()
-        code = run_training(task, run, interrupts, place, resume, stop_after, began=began, started=started)
+            place = Ending()
+            code = run_training(task, run, interrupts, place, resume, stop_after, began=began, started=started)
     except (TickgraphError, ModuleNotFoundError):
         if resumed is None and not run.manifest.exists():  # nothing ran: a folder that only holds an error helps nobody
             folder.discard(run)
@@ -323,24 +326,29 @@ def _judged(parsed: Parsed, run: RunFolder) -> Task:
     return task
 
 
-def _find(parsed: Parsed) -> RunFolder:
+@contextmanager
+def _found(parsed: Parsed) -> Iterator[RunFolder]:
+    """Give the run that a command names; what the system has against its files inside is one line."""
     from tickgraph.run import folder
+    from tickgraph.run.files import files_below
 
-    return folder.find(str(parsed.subject), Path(parsed.get("runs") or "runs"))
+    run = folder.find(str(parsed.subject), Path(parsed.get("runs") or "runs"))
+    with files_below(run.path):
+        yield run
 
 
 def _eval(parsed: Parsed) -> int:
-    run = _find(parsed)
-    from tickgraph.run.session import evaluate_run, figures_table, plot_report, report_lines
+    with _found(parsed) as run:
+        from tickgraph.run.session import evaluate_run, figures_table, plot_report, report_lines
 
-    task = _judged(parsed, run)
-    figures, iteration = evaluate_run(task, run)
-    value = {"task": task.name, "run": str(run.path), "iteration": iteration, "evaluation": figures}
-    _write_result(parsed, value)
-    print(f"{task.name}, {run.path}, iteration {iteration}")
-    print("\n".join([*figures_table({"trained": figures}), *report_lines(task, figures)]))
-    if task.evaluation.report is not None:
-        print(f"plot: {plot_report(task, run, figures)}")
+        task = _judged(parsed, run)
+        figures, iteration = evaluate_run(task, run)
+        value = {"task": task.name, "run": str(run.path), "iteration": iteration, "evaluation": figures}
+        _write_result(parsed, value)
+        print(f"{task.name}, {run.path}, iteration {iteration}")
+        print("\n".join([*figures_table({"trained": figures}), *report_lines(task, figures)]))
+        if task.evaluation.report is not None:
+            print(f"plot: {plot_report(task, run, figures)}")
     return 0
 
 
@@ -348,21 +356,21 @@ def _play(parsed: Parsed) -> int:
     target = parsed.get("video")
     if target is None:
         raise TickgraphError("`tickgraph play` needs --video FILE, the mp4 to write")
-    run = _find(parsed)
-    from tickgraph.run.session import newest_policy
-    from tickgraph.run.video import record_video
+    with _found(parsed) as run:
+        from tickgraph.run.session import newest_policy
+        from tickgraph.run.video import record_video
 
-    task = _judged(parsed, run)
-    policy, iteration = newest_policy(task, run)
-    print(f"{record_video(task, Path(target), policy)}: iteration {iteration}")
+        task = _judged(parsed, run)
+        policy, iteration = newest_policy(task, run)
+        print(f"{record_video(task, Path(target), policy)}: iteration {iteration}")
     return 0
 
 
 def _plot(parsed: Parsed) -> int:
     from tickgraph.run.plot import plot_learning_curve
 
-    run = _find(parsed)
-    print(plot_learning_curve(run, str(run.path)))
+    with _found(parsed) as run:
+        print(plot_learning_curve(run, str(run.path)))
     return 0
 
 

@@ -1,5 +1,8 @@
 """Going on with a run: what is refused before anything is touched, and what a person is told."""
 
+import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,12 +103,67 @@ def test_a_folder_without_its_configuration_is_named_as_that(capsys: pytest.Capt
 
 def test_a_damaged_manifest_is_refused_before_anything_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     run = train("one", "--iterations", "9", "--stop-after", "6")
-    run.manifest.write_text("{}")
-    before = {name: data for name, data in contents(run).items() if ".lock" not in name}
+    whole = json.loads(run.manifest.read_text())
+    for damaged, said in (
+        ({}, "run_manifest.json lacks"),
+        ({**whole, "sessions": 5}, "run_manifest.json: sessions is 5, expected a list; put the file back as it was"),
+    ):
+        run.manifest.write_text(json.dumps(damaged))
+        before = {name: data for name, data in contents(run).items() if ".lock" not in name}
+        capsys.readouterr()
+        resume(run, code=2)
+        assert said in told(capsys)
+        assert {name: data for name, data in contents(run).items() if ".lock" not in name} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "reason"),
+    [
+        (".lock", "train --resume", "it is a folder, where a file belongs; move it away"),
+        ("metrics.jsonl", "train --resume", "it is a folder, where a file belongs; move it away"),
+        ("metrics.jsonl", "plot", "it is a folder, where a file belongs; move it away"),
+        ("run_summary.json", "train --resume", "it is a folder, where a file belongs; move it away"),
+        ("plots", "plot", "it is a file, where a folder belongs; move it away"),
+        ("tensorboard", "train --resume", "it is a file, where a folder belongs; move it away"),
+    ],
+)
+def test_what_the_system_has_against_a_file_of_the_run_is_one_line(
+    name: str, words: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train("one", "--iterations", "9", "--stop-after", "6")
+    path = run.path / name
+    if name in ("plots", "tensorboard"):
+        shutil.rmtree(path, ignore_errors=True)
+        path.write_text("")
+    else:
+        path.unlink()
+        path.mkdir()
     capsys.readouterr()
-    resume(run, code=2)
-    assert "run_manifest.json lacks" in told(capsys)
-    assert {name: data for name, data in contents(run).items() if ".lock" not in name} == before
+    assert cli.main([*words.split(), str(run.path)]) == 2
+    assert told(capsys) == f"tickgraph: could not write {path}: {reason}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two people")
+def test_a_run_that_another_person_may_only_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = train("one", "--iterations", "9", "--stop-after", "6")
+    tmp_path.chmod(0o755)
+    for words, path in (("train --resume", run.path / ".lock"), ("plot", run.plots)):
+        assert cli.main(["plot", str(run.path)]) == 0  # loads what the other cannot
+        shutil.rmtree(run.plots)
+        capsys.readouterr()
+        os.seteuid(65534)
+        try:
+            assert cli.main([*words.split(), str(run.path)]) == 2
+        finally:
+            os.seteuid(0)
+        assert told(capsys).startswith(
+            (
+                f"tickgraph: could not use {path}: permission denied; change that, or work on a",
+                f"tickgraph: could not write {path}: permission denied; choose a folder",
+            )
+        )
 
 
 def test_a_second_interrupt_says_what_it_cost() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tickgraph.env.late import of_term
 from tickgraph.run import checkpoint, folder, manifest
 from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, check_figures, evaluate
+from tickgraph.run.files import files_below
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.motion_notes import motion_notes, note_lines
@@ -69,7 +71,7 @@ def run_training(
             return 0
     lock = folder.lock(run)
     try:
-        with memory_for("this run"):
+        with memory_for("this run"), files_below(run.path):
             return _train(task, run, interrupts, ending, resume, stop_after, say, startup)
     except (Exception, SystemExit) as error:
         if not ending.begun:
@@ -77,7 +79,9 @@ def run_training(
         named = of_term(error)
         ending.status, ending.reason = "failed", one_line(named or error)
         if not isinstance(error, TickgraphError):
-            (run.path / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
+            with suppress(OSError):
+                trace = run.path / "traceback.txt"
+                trace.write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
         try:
             manifest.write_summary(run, **ending.facts())
         except TickgraphError:
