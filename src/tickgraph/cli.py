@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
 from tickgraph.run.output import UNPRINTED, open_closed_streams, say_at_once, silence, words_beside_result
 from tickgraph.run.packages import check_compiler_cache, missing_package
-from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
+from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt
 from tickgraph.run.startup import process_began, rare_collections
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         open_closed_streams()
+        if words[:1] in (["play"], ["motion"]):  # which make films
+            end_as_by_interrupt()
     began = process_began() if argv is None else time.monotonic()
     own = Interrupts().install() if interrupts is None and words[:1] == ["train"] else None
     interrupts = interrupts or own
@@ -244,6 +246,9 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
 
     def interrupted(signal: str) -> None:
         facts = {"status": "interrupted", "reason": "during start-up"} if place is None else place.facts()
+        if place is not None and place.begun:  # so the run is held: what is half written is this process's
+            with suppress(OSError):
+                folder.clean(run)
         if facts["status"] == "completed":  # only a picture is missing; the summary is written
             say_at_once(f"{signal}: left out what was not drawn yet; the run in {run.path} is complete")
             return

@@ -169,9 +169,14 @@ def lock(run: RunFolder) -> int:
         raise TickgraphError(f"{run.path} is being trained by process {holder}; wait for it or stop it") from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    clean(run)
+    return descriptor
+
+
+def clean(run: RunFolder) -> None:
+    """Delete the temporary files in a run that this process holds."""
     for folder in (run.path, run.checkpoints, run.videos, run.plots):
         remove_leftovers(folder)
-    return descriptor
 
 
 def discard(run: RunFolder) -> None:

@@ -188,20 +188,37 @@ def _close(
     ending.status = "completed"
     files: dict[str, str] = {}
     manifest.write_summary(run, **ending.facts(), evaluation=judged)
-    for name, make in (
-        ("plot", lambda: plot_learning_curve(run, f"{task.name}, {run.path.name}")),
-        *([("report", lambda: plot_report(task, run, judged["trained"]))] if task.evaluation.report else []),
-        *([("video", lambda: record_video(task, run.videos / "final.mp4", policy))] if task.train.video else []),
-    ):
-        try:
-            files[name] = str(make().relative_to(run.path))
-        except Exception as error:  # a picture is never worth a trained run
-            warn(f"no {name}: {one_line(error)}")
-    manifest.write_summary(run, **ending.facts(), evaluation=judged, files=files)
     for line in [*figures_table(judged), *report_lines(task, judged["trained"])]:
         say(line)
+    cut = None
+    try:
+        with interrupts.breaking():
+            for name, make in (
+                ("plot", lambda: plot_learning_curve(run, f"{task.name}, {run.path.name}")),
+                *([("report", lambda: plot_report(task, run, judged["trained"]))] if task.evaluation.report else []),
+                *(
+                    [("video", lambda: record_video(task, run.videos / "final.mp4", policy))]
+                    if task.train.video
+                    else []
+                ),
+            ):
+                try:
+                    files[name] = str(make().relative_to(run.path))
+                except Exception as error:  # a picture is never worth a trained run
+                    warn(f"no {name}: {one_line(error)}")
+    except KeyboardInterrupt as signal:
+        cut = str(signal)
+    manifest.write_summary(run, **ending.facts(), evaluation=judged, files=files)
+    if cut is not None:
+        say(f"{cut}: the run is complete but for what was not drawn yet; {drawn_by(run)}")
     say(f"run folder: {run.path}" + (f" ({', '.join(files.values())})" if files else ""))
-    return 0
+    return EXIT_INTERRUPTED if cut is not None else 0
+
+
+def drawn_by(run: RunFolder) -> str:
+    """Return which commands draw what a run's end leaves out."""
+    where = _quoted(run.path)
+    return f"`tickgraph plot {where}` draws the curve, `tickgraph play {where} --video FILE` makes the film"
 
 
 def figures_table(judged: dict[str, dict[str, Any]]) -> list[str]:
