@@ -302,7 +302,7 @@ def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
     algo = parsed.get("algo")
     if algo is not None and algo != task.algo:
         raise TickgraphError(f"{run.path} is a run of {task.algo}, not of {algo}; leave --algo out")
-    for line in prepare_resume(task, parsed.overrides):
+    for line in prepare_resume(task, parsed.overrides, run):
         tell(line)
     return task, True
 

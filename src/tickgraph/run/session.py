@@ -22,7 +22,7 @@ from tickgraph.run.log import MetricsLog
 from tickgraph.run.motion_notes import motion_notes, note_lines
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
-from tickgraph.run.resume import check_checkpoints, check_stop, nothing_left, resumed_lines
+from tickgraph.run.resume import check_checkpoints, check_stop, lost_lines, nothing_left, resumed_lines
 from tickgraph.run.schedule import Ending
 from tickgraph.run.settings import write_config
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
@@ -106,7 +106,7 @@ def _train(
     saved = None
     if not resume:
         ending.begun = True
-        write_config(run.config, task)
+        config = write_config(run.config, task)
     else:
         saved, problems = checkpoint.load_newest(run, task.name)
         for problem in problems:
@@ -132,9 +132,13 @@ def _train(
     trainer.prepare()
     if saved is not None:
         trainer.resume(saved)
-        write_config(run.config, task)
+    if resume:
+        config = write_config(run.config, task)
+    if saved is not None:
         for line in resumed_lines(task, run, saved):
             say(line)
+        for line in lost_lines(run, sessions, saved.iteration):
+            warn(line)
     # The summary says how the run ended, and now it has not: a kill from here on leaves none that says "completed".
     ending.begun = True
     run.summary.unlink(missing_ok=True)
@@ -142,7 +146,7 @@ def _train(
     if saved is None:
         trainer.start()
     del saved
-    session = _begin_manifest(trainer, run, sessions, ending.iteration, notes)
+    session = _begin_manifest(trainer, run, sessions, ending.iteration, motion_notes=notes, config=config)
     panel = make_panel(f"{task.name}: {run.path}")
     try:
         panel.note(_how(trainer))
@@ -270,12 +274,16 @@ def _sessions(run: RunFolder) -> list[Any]:
 
 
 def _begin_manifest(
-    trainer: Trainer, run: RunFolder, sessions: list[Any], iteration: int, notes: dict[str, list[str]]
+    trainer: Trainer, run: RunFolder, sessions: list[Any], iteration: int, **kept: Any
 ) -> dict[str, Any]:
-    """Write the manifest as the run begins or goes on; returns its sessions, this one included, and its notes."""
+    """Write the manifest as the run begins or goes on; returns its sessions, this one included, and what is kept.
+
+    `kept` has `config`, the text of config.yaml: somebody may edit the file, and this is what is trained.
+    """
     state = manifest.source_state()
-    this = {"started": manifest.now(), "from_iteration": iteration, "versions": manifest.versions(), **state}
-    session = {"sessions": [*sessions, this], "motion_notes": notes}
+    interval = trainer.task.train.log_interval
+    begun = {"started": manifest.now(), "from_iteration": iteration, "log_interval": interval}
+    session = {"sessions": [*sessions, {**begun, "versions": manifest.versions(), **state}], **kept}
     manifest.write_manifest(run, **session, **trainer.manifest_facts())
     return session
 
