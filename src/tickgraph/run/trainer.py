@@ -106,7 +106,8 @@ class Trainer:
         task, train, env = self.task, self.task.train, self.env
         self.arena = Arena(torch.device(self.device))
         dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
-        execution = resolve_execution(train.execution, self.arena.device)
+        # Worlds on the same device have told what stands against a mode there.
+        execution = resolve_execution(train.execution, self.arena.device, told=not self.bridged)
         self.overlap = self._may_overlap(execution.enabled)
         with memory_for(f"the learner and a replay of {train.replay_slots} slots"):
             self.learner = make_learner(train.algo, dims, actions, task.num_envs, self.arena, train.seed)
