@@ -7,7 +7,8 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from tickgraph.run.commands import COMMANDS
 from tickgraph.run.files import write_error
 from tickgraph.run.output import UNPRINTED, open_closed_streams, say_at_once, silence, words_beside_result
 from tickgraph.run.packages import check_compiler_cache, missing_package
-from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
+from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt
 from tickgraph.run.startup import process_began, rare_collections
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         open_closed_streams()
+        if words[:1] in (["play"], ["motion"]):  # which make films
+            end_as_by_interrupt()
     began = process_began() if argv is None else time.monotonic()
     own = Interrupts().install() if interrupts is None and words[:1] == ["train"] else None
     interrupts = interrupts or own
@@ -62,6 +65,9 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich ends a process whose reader has gone
+            silence(sys.stdout)
+            return 0
         named = _of_term(error)
         if named is None:
             raise
@@ -223,6 +229,7 @@ def _check(parsed: Parsed) -> int:
 
 def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callable[[], None]) -> int:
     from tickgraph.run import folder, manifest
+    from tickgraph.run.files import files_below
     from tickgraph.tasks import registry
 
     stop_after, resumed = parsed.whole("stop-after"), parsed.get("resume")
@@ -241,6 +248,9 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
 
     def interrupted(signal: str) -> None:
         facts = {"status": "interrupted", "reason": "during start-up"} if place is None else place.facts()
+        if place is not None and place.begun:  # so the run is held: what is half written is this process's
+            with suppress(OSError):
+                folder.clean(run)
         if facts["status"] == "completed":  # only a picture is missing; the summary is written
             say_at_once(f"{signal}: left out what was not drawn yet; the run in {run.path} is complete")
             return
@@ -261,12 +271,13 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
     assert interrupts is not None
     interrupts.at_exit, interrupts.at_first = interrupted, asked
     try:
-        task, resume = _prepare(parsed, run)
-        from tickgraph.run.schedule import Ending
-        from tickgraph.run.session import run_training
+        with files_below(run.path):
+            task, resume = _prepare(parsed, run)
+            from tickgraph.run.schedule import Ending
+            from tickgraph.run.session import run_training
 
-        place = Ending()
-        code = run_training(task, run, interrupts, place, resume, stop_after, began=began, started=started)
+            place = Ending()
+            code = run_training(task, run, interrupts, place, resume, stop_after, began=began, started=started)
     except (TickgraphError, ModuleNotFoundError):
         if resumed is None and not run.manifest.exists():  # nothing ran: a folder that only holds an error helps nobody
             folder.discard(run)
@@ -293,7 +304,7 @@ def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
     algo = parsed.get("algo")
     if algo is not None and algo != task.algo:
         raise TickgraphError(f"{run.path} is a run of {task.algo}, not of {algo}; leave --algo out")
-    for line in prepare_resume(task, parsed.overrides):
+    for line in prepare_resume(task, parsed.overrides, run):
         tell(line)
     return task, True
 
@@ -322,24 +333,29 @@ def _judged(parsed: Parsed, run: RunFolder) -> Task:
     return task
 
 
-def _find(parsed: Parsed) -> RunFolder:
+@contextmanager
+def _found(parsed: Parsed) -> Iterator[RunFolder]:
+    """Give the run that a command names; what the system has against its files inside is one line."""
     from tickgraph.run import folder
+    from tickgraph.run.files import files_below
 
-    return folder.find(str(parsed.subject), Path(parsed.get("runs") or "runs"))
+    run = folder.find(str(parsed.subject), Path(parsed.get("runs") or "runs"))
+    with files_below(run.path):
+        yield run
 
 
 def _eval(parsed: Parsed) -> int:
-    run = _find(parsed)
-    from tickgraph.run.session import evaluate_run, figures_table, plot_report, report_lines
+    with _found(parsed) as run:
+        from tickgraph.run.session import evaluate_run, figures_table, plot_report, report_lines
 
-    task = _judged(parsed, run)
-    figures, iteration = evaluate_run(task, run)
-    value = {"task": task.name, "run": str(run.path), "iteration": iteration, "evaluation": figures}
-    _write_result(parsed, value)
-    print(f"{task.name}, {run.path}, iteration {iteration}")
-    print("\n".join([*figures_table({"trained": figures}), *report_lines(task, figures)]))
-    if task.evaluation.report is not None:
-        print(f"plot: {plot_report(task, run, figures)}")
+        task = _judged(parsed, run)
+        figures, iteration = evaluate_run(task, run)
+        value = {"task": task.name, "run": str(run.path), "iteration": iteration, "evaluation": figures}
+        _write_result(parsed, value)
+        print(f"{task.name}, {run.path}, iteration {iteration}")
+        print("\n".join([*figures_table({"trained": figures}), *report_lines(task, figures)]))
+        if task.evaluation.report is not None:
+            print(f"plot: {plot_report(task, run, figures)}")
     return 0
 
 
@@ -347,29 +363,29 @@ def _play(parsed: Parsed) -> int:
     target = parsed.get("video")
     if target is None:
         raise TickgraphError("`tickgraph play` needs --video FILE, the mp4 to write")
-    run = _find(parsed)
-    from tickgraph.run.session import newest_policy
-    from tickgraph.run.video import record_video
+    with _found(parsed) as run:
+        from tickgraph.run.session import newest_policy
+        from tickgraph.run.video import record_video
 
-    task = _judged(parsed, run)
-    policy, iteration = newest_policy(task, run)
-    print(f"{record_video(task, Path(target), policy)}: iteration {iteration}")
+        task = _judged(parsed, run)
+        policy, iteration = newest_policy(task, run)
+        print(f"{record_video(task, Path(target), policy)}: iteration {iteration}")
     return 0
 
 
 def _plot(parsed: Parsed) -> int:
     from tickgraph.run.plot import plot_learning_curve
 
-    run = _find(parsed)
-    print(plot_learning_curve(run, str(run.path)))
+    with _found(parsed) as run:
+        print(plot_learning_curve(run, str(run.path)))
     return 0
 
 
 def _profile(parsed: Parsed) -> int:
     from tickgraph.bench._profile_report import run
 
-    value = run(_load(parsed), parsed.whole("ticks", most=MOST_REPEATS) or 50, parsed.get("out"))
-    _write_result(parsed, value)
+    ticks = parsed.whole("ticks", most=MOST_REPEATS) or 50
+    run(_load(parsed), ticks, parsed.get("out"), lambda value: _write_result(parsed, value))
     return 0
 
 

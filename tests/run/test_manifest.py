@@ -39,7 +39,11 @@ def test_a_summary_holds_the_evaluation_and_no_nan(tmp_path: Path) -> None:
         ("[]", "expected a JSON object"),
         ("{}", "lacks format"),
         (json.dumps({"format": 9, **dict.fromkeys(manifest._SUMMARY_KEYS[1:], "x")}), "format 9, this version reads 1"),
-        (json.dumps({"format": 1, **dict.fromkeys(manifest._SUMMARY_KEYS[1:], "x")}), "status is 'x'"),
+        (json.dumps({"format": 1, **dict.fromkeys(manifest._SUMMARY_KEYS[1:], 1)}), "status is 1, expected one of"),
+        (
+            json.dumps({"format": 1, **dict.fromkeys(manifest._SUMMARY_KEYS[1:], "x")}),
+            "iteration is 'x', expected a wh",
+        ),
     ],
 )
 def test_a_malformed_summary_is_refused(tmp_path: Path, text: str, reason: str) -> None:

@@ -13,6 +13,7 @@ from tickgraph.run.files import check_result, write_json
 from tickgraph.run.output import audience, descriptor_of, is_stream
 
 COMMAND = f"{sys.executable} -m tickgraph"
+RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "learner_h200.json"
 
 
 def shell(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -48,6 +49,7 @@ def test_a_redirected_result_and_a_pipe_of_its_own(tmp_path: Path) -> None:
         ("{c} list | head -n 0; exit ${{PIPESTATUS[0]}}", 0, ""),
         ("PYTHONUNBUFFERED=1 {c} list | head -n 0; exit ${{PIPESTATUS[0]}}", 0, ""),
         ("{c} list --json - 2>/dev/null | head -n 0; exit ${{PIPESTATUS[0]}}", 0, ""),
+        ("{c} bench report {r} | head -n 0; exit ${{PIPESTATUS[0]}}", 0, ""),
         ("{c} list >&-", 0, ""),
         ("{c} train --help >&- 2>&-", 0, ""),
         ("{c} absent >&- 2>&-", 2, ""),
@@ -59,11 +61,27 @@ def test_a_redirected_result_and_a_pipe_of_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_streams_that_take_nothing_leave_no_traceback(script: str, code: int, said: str, tmp_path: Path) -> None:
-    done = shell(script.format(c=COMMAND), tmp_path)
+    done = shell(script.format(c=COMMAND, r=RESULT), tmp_path)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     shown = [line for line in done.stderr.splitlines(keepends=True) if line.startswith("tickgraph:")]
     assert "".join(shown).startswith(said) and bool(shown) == bool(said)
+
+
+def test_a_script_that_began_without_standard_error_gets_the_result_and_code_0(tmp_path: Path) -> None:
+    # bash then has the script itself, open for reading, where standard error belongs, and the command inherits it.
+    (tmp_path / "list.sh").write_text(f"exec {COMMAND} list --json -\n")
+    done = shell("bash list.sh 2>&-", tmp_path)
+    assert done.returncode == 0
+    assert {"machine", "tasks"} <= set(json.loads(done.stdout))
+
+
+def test_what_is_open_for_reading_alone_takes_words_without_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "read").write_text("kept")
+    for script in (f"{COMMAND} list 1< read", f"{COMMAND} absent 2< read"):
+        done = shell(script, tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (2 if "absent" in script else 0, "", "")
+    assert (tmp_path / "read").read_text() == "kept"
 
 
 def test_a_closed_terminal_stops_the_lines_and_not_the_run() -> None:

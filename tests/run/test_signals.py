@@ -9,16 +9,26 @@ import pytest
 
 PROGRAM = """
 import sys, time
-from tickgraph.run.signals import Interrupts
+from contextlib import nullcontext
+from tickgraph.run.signals import Interrupts, end_as_by_interrupt
 interrupts = Interrupts().install()
 interrupts.at_exit = lambda name: print("left by", name, flush=True)
 interrupts.at_first = lambda name: f"{name} seen"
 if sys.argv[1] == "loop":
     interrupts.defer()
-print("ready", flush=True)
+if sys.argv[1] == "command":
+    interrupts.restore()
+    end_as_by_interrupt()
 end = time.monotonic() + 30
-while time.monotonic() < end and not (interrupts.requested and sys.argv[2] == "obey"):
-    time.sleep(0.01)
+try:
+    with interrupts.breaking() if sys.argv[1] == "film" else nullcontext():
+        print("ready", flush=True)
+        while time.monotonic() < end and not (interrupts.requested and sys.argv[2] == "obey"):
+            time.sleep(0.01)
+except KeyboardInterrupt as signal:
+    print("removed at", signal, flush=True)
+    while sys.argv[2] == "deaf":
+        time.sleep(0.01)
 print("saved after", interrupts.requested, flush=True)
 """
 
@@ -48,6 +58,18 @@ def test_in_the_loop_the_first_signal_lets_the_iteration_finish_and_says_so(numb
 
 def test_the_second_signal_does_not_wait() -> None:
     assert _run("loop", "deaf", signal.SIGINT, signal.SIGINT) == (130, "left by SIGINT\n", "SIGINT seen\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_where_something_is_half_written_the_first_signal_raises(number: signal.Signals) -> None:
+    name = number.name
+    assert _run("film", "obey", number) == (0, f"removed at {name}\nsaved after {name}\n", "")
+    assert _run("film", "deaf", number, number) == (130, f"removed at {name}\nleft by {name}\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_films_ends_by_each_signal_as_by_the_first(number: signal.Signals) -> None:
+    assert _run("command", "obey", number) == (0, "removed at \nsaved after None\n", "")
 
 
 def test_under_nohup_a_closed_terminal_is_no_reason_to_stop() -> None:

@@ -333,6 +333,28 @@ def test_an_interrupt_with_the_last_iteration_says_so_and_how_to_go_on(tmp_path:
     assert said == [f"{summary['reason']}; go on with: tickgraph train --resume {tmp_path}"]
 
 
+def test_an_interrupt_while_filming_leaves_a_complete_run_whose_figures_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupts, shown = Interrupts(), []
+
+    def filming(*_: object) -> Path:
+        shown.append(capsys.readouterr().out)
+        interrupts._handle(signal.SIGHUP, None)
+        raise AssertionError("the film goes on")
+
+    monkeypatch.setattr(session, "record_video", filming)
+    command = ["train", TASK, "--run-name", "one", *TINY, "--iterations", "6", "--train.video", "--json", "out.json"]
+    assert cli.main(command, interrupts) == 130
+    run = RunFolder(Path("runs") / TASK / "one")
+    assert "upright_at_end" in shown[0]
+    told = f"SIGHUP: the run is complete but for what was not drawn yet; `tickgraph plot {run.path}` draws the curve, "
+    assert told + f"`tickgraph play {run.path} --video FILE` makes the film\n" in capsys.readouterr().out
+    summary = manifest.read_summary(run)
+    assert (summary["status"], summary["files"]) == ("completed", {"plot": "plots/learning_curve.png"})
+    assert json.loads(Path("out.json").read_text())["status"] == "completed"
+
+
 def test_an_interrupt_saves_and_the_run_goes_on_from_there() -> None:
     process = start("one")
     process.send_signal(signal.SIGINT)

@@ -1,10 +1,14 @@
 """A film under its name is one that was written."""
 
+import signal
+import subprocess
+
 import imageio_ffmpeg
 import pytest
 
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.files import keep_film
+from tickgraph.run.film import film
 
 
 def test_an_empty_film_is_refused_and_the_older_one_stays(tmp_path):
@@ -39,3 +43,31 @@ def test_a_film_that_is_cut_short_is_refused_and_a_whole_one_kept(tmp_path):
     made.write_bytes(whole)
     keep_film(made, old)
     assert old.read_bytes() == whole and not made.exists()
+
+
+@pytest.mark.parametrize("pictures", [0, 1, 60])
+def test_a_film_that_is_interrupted_leaves_neither_a_file_nor_ffmpeg(tmp_path, pictures):
+    killed, made = [], subprocess.Popen
+
+    class Noted(made):
+        def kill(self):
+            killed.append(self)
+            super().kill()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Noted)
+        with pytest.raises(KeyboardInterrupt), film(tmp_path / "film.mp4", (64, 48), 10) as add:
+            for _ in range(pictures):
+                add(bytes(64 * 48 * 3))
+            raise KeyboardInterrupt
+    (ffmpeg,) = killed
+    assert ffmpeg.wait(timeout=10) == -signal.SIGKILL
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_film_under_its_name_has_every_picture(tmp_path):
+    with film(tmp_path / "film.mp4", (64, 48), 10) as add:
+        for value in range(5):
+            add(bytes([40 * value]) * (64 * 48 * 3))
+    assert imageio_ffmpeg.count_frames_and_secs(str(tmp_path / "film.mp4"))[0] == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]

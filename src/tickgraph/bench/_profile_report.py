@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from tickgraph.sim.platform import resolve_platform
 SHOWN_SITES = 12  # allocations beyond these are summed up; whatever hurts more is always shown
 
 
-def run(task: Task, ticks: int, out: str | None) -> dict[str, Any]:
+def run(task: Task, ticks: int, out: str | None, keep: Callable[[dict[str, Any]], object]) -> None:
     """Profile a task with its own settings of worlds, device, backend and seed; write and show what was found.
 
     Args:
         task: what is played.
         ticks: ticks that are timed.
         out: folder for profile.json, profile.png and trace.json; by default profiles/TASK.
+        keep: takes the result before it is shown, which ends where nobody reads.
 
     Raises:
         TickgraphError: the platform cannot be had, or the folder cannot be written.
@@ -44,9 +46,9 @@ def run(task: Task, ticks: int, out: str | None) -> dict[str, Any]:
     result = profile(task, case, ticks, folder, lambda text: print(text, file=sys.stderr, flush=True))
     write_json(folder / "profile.json", {**result_header(), **result})
     draw(result, folder / "profile.png")
+    keep(result)
     show(result)
     print(f"{folder / 'profile.json'}, profile.png, trace.json")
-    return result
 
 
 def show(result: dict[str, Any]) -> None:

@@ -4,17 +4,17 @@ import importlib.util
 import logging
 import os
 import re
-import shutil
-import sys
 import sysconfig
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 
+from tickgraph.core.compiler import compiler_fault, compiling_fault
 from tickgraph.core.copies import keep_plain_copies
 from tickgraph.core.errors import ExecutionError, TickgraphError, nearby
 from tickgraph.core.refusals import (
@@ -71,7 +71,9 @@ class Resolution:
             object.__setattr__(self, "inner", "compile" if self.enabled == "graph" else self.enabled)
 
 
-def resolve_execution(requested: str, device: torch.device | str, reasons: Sequence[Reason] = ()) -> Resolution:
+def resolve_execution(
+    requested: str, device: torch.device | str, reasons: Sequence[Reason] = (), *, told: bool = False
+) -> Resolution:
     """Decide how programs run on a device.
 
     Args:
@@ -79,6 +81,7 @@ def resolve_execution(requested: str, device: torch.device | str, reasons: Seque
             then compile, then eager; elsewhere compile, then eager.
         device: where the programs run.
         reasons: what the caller knows to stand against a mode: blockers of the terms, limits of the backend.
+        told: somebody was warned of these reasons already.
 
     Raises:
         ExecutionError: a mode asked for by name cannot be had; lists every reason with its kind.
@@ -90,7 +93,7 @@ def resolve_execution(requested: str, device: torch.device | str, reasons: Seque
     device = torch.device(device)
     if requested == "eager":
         return Resolution(requested, requested, None, device)
-    against = [*reasons, *_limits(device)]
+    against = [*reasons, *limits(device)]
 
     def obstacles(*modes: str) -> str:
         return "; ".join(str(reason) for reason in against if set(modes) & set(reason.modes))
@@ -99,7 +102,7 @@ def resolve_execution(requested: str, device: torch.device | str, reasons: Seque
         ladder = ["graph", "compile", "eager"] if device.type == "cuda" else ["compile", "eager"]
         enabled = next(mode for mode in ladder if mode == "eager" or not obstacles(mode))
         passed = ladder[: ladder.index(enabled)]
-        if passed:
+        if passed and not told:
             _log.warning("execution falls back from %s to %s: %s", ladder[0], enabled, obstacles(*passed))
     else:
         enabled, passed = requested, []
@@ -112,11 +115,12 @@ def resolve_execution(requested: str, device: torch.device | str, reasons: Seque
         inner = "eager" if obstacles("compile") else "compile"
         if inner == "eager":  # captured eager is legal, and most of what a graph saves remains
             passed = ["compile"]
-            _log.warning("the programs inside the graph run eager: %s", obstacles("compile"))
+            if not told:
+                _log.warning("the programs inside the graph run eager: %s", obstacles("compile"))
     return Resolution(requested, enabled, obstacles(*passed) or None, device, inner)
 
 
-def _limits(device: torch.device) -> list[Reason]:
+def limits(device: torch.device) -> list[Reason]:
     """Return what this machine and this process have against compile and graph."""
     import torch._dynamo  # takes seconds, which eager mode need not spend
 
@@ -127,11 +131,9 @@ def _limits(device: torch.device) -> list[Reason]:
         text = "torch.compile is switched off by TORCHDYNAMO_DISABLE or TORCH_COMPILE_DISABLE"
         found.append(Reason(ILLEGAL, text, ("compile",)))
     if device.type == "cpu":
-        # What the inductor looks for; it tries nothing else.
-        compiler = os.environ.get("CXX") or {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-        if shutil.which(compiler) is None:
-            text = f"the C++ compiler {compiler!r} was not found; install it or set CXX"
-            found.append(Reason(BACKEND_CANNOT, text, ("compile",)))
+        fault = compiler_fault()
+        if fault is not None:
+            found.append(Reason(BACKEND_CANNOT, fault, ("compile",)))
         header = os.path.join(sysconfig.get_path("include"), "Python.h")
         if not os.path.exists(header):
             text = f"{header} is missing; install Python's development headers"
@@ -343,12 +345,22 @@ class Program:
 
     def _refuse(self, text: str, error: Exception | None) -> None:
         """Give up compiling: an error where it was asked for by name, else one warning and eager from here on."""
-        reason = f"{CAPTURE_FAILED}: {text}"
+        broken = compiling_fault() if error is not None and self._device.type == "cpu" else None
+        reason = f"{CAPTURE_FAILED}: {text}" if broken is None else f"{BACKEND_CANNOT}: {broken}"
         if self._requested != "auto":
             raise ExecutionError(f"program {self.name!r} cannot run as 'compile': {reason}") from error
-        _log.warning("program %r falls back from compile to eager: %s", self.name, reason)
+        if broken is None:
+            _log.warning("program %r falls back from compile to eager: %s", self.name, reason)
+        else:
+            _warn_once(f"all programs fall back from compile to eager: {reason}")
         self._compiled, self._enabled, self._reason = None, "eager", reason
         self._shortcuts.clear()
+
+
+@lru_cache
+def _warn_once(text: str) -> None:
+    """Say what is the same for every program of the process."""
+    _log.warning("%s", text)
 
 
 def _inductor(

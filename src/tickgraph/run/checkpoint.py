@@ -90,7 +90,12 @@ def save(run: RunFolder, task: str, iteration: int, state: State, extra: Mapping
 def files(run: RunFolder) -> list[Path]:
     """Return the run's checkpoint files, oldest iteration first; temporary files are not among them."""
     found = [path for path in run.checkpoints.glob(f"iteration_*{_SUFFIX}") if path.stem[len("iteration_") :].isdigit()]
-    return sorted(found, key=lambda path: int(path.stem[len("iteration_") :]))
+    return sorted(found, key=iteration_of)
+
+
+def iteration_of(path: Path) -> int:
+    """Return the iteration that a checkpoint's name says."""
+    return int(path.stem[len("iteration_") :])
 
 
 def load_newest(run: RunFolder, task: str) -> tuple[Checkpoint | None, list[str]]:

@@ -6,9 +6,7 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
@@ -16,17 +14,12 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
+from tickgraph.core.compiler import compiling_fault, cpp_compiler
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.install import install_extra
 from tickgraph.run.manifest import machine, result_header, versions
 from tickgraph.run.packages import CACHE, compiler_cache_fault
 from tickgraph.run.panel import one_line
-
-# With what torch gives the compiler of its own code: the standard library, OpenMP, a shared library.
-_TRIAL = '#include <cmath>\n#include <omp.h>\nextern "C" int trial() { return omp_get_num_threads(); }\n'
-_TRIAL_WORDS = ("-x", "c++", "-std=c++17", "-O1", "-fPIC", "-shared", "-fopenmp")
-_TRIAL_S = 60  # seconds after which a compiler that says nothing is none
-
 
 _COMPILING = "compiling on the CPU"
 
@@ -136,36 +129,16 @@ def _byte_code() -> Finding:
 
 
 def _compiler() -> Finding:
-    from tickgraph.core.program import resolve_execution
+    import torch
 
-    eager = "runs go eager, several times slower"
-    resolution = resolve_execution("auto", "cpu")
-    if resolution.disable_reason:
-        return Finding(_COMPILING, False, resolution.disable_reason, eager)
-    names = ("clang++",) if sys.platform == "darwin" else ("g++", "clang++")
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX") or names[0], *names))), "")
-    refused = compile_fault(compiler) if sys.platform == "linux" else None
-    if refused is not None:
-        return Finding(_COMPILING, False, f"{compiler} compiles nothing: {refused}", f"{eager}; install g++ or set CXX")
-    return Finding(_COMPILING, True, compiler or "found", "--execution compile works, and auto takes it")
+    from tickgraph.core.program import limits
 
-
-def compile_fault(compiler: str) -> str | None:
-    """Return why a C++ compiler does not make a shared library of three lines, or None where it does."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "trial.cpp"), Path(folder, "trial.so")
-        source.write_text(_TRIAL)
-        command = [compiler, *_TRIAL_WORDS, str(source), "-o", str(library)]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TRIAL_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return one_line(error)
-        if done.returncode == 0 and library.exists():
-            return None
-        said = next(
-            (line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip() or "nothing said"
-        )
-        return f"exit code {done.returncode}, {said.splitlines()[0]}"
+    against = [reason for reason in limits(torch.device("cpu")) if "compile" in reason.modes]
+    fault = "; ".join(map(str, against)) or compiling_fault()
+    if fault:
+        return Finding(_COMPILING, False, fault, "runs go eager, several times slower")
+    found = shutil.which(cpp_compiler()) or cpp_compiler()
+    return Finding(_COMPILING, True, found, "--execution compile works, and auto takes it")
 
 
 def _gpu() -> Finding:

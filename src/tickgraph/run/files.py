@@ -6,7 +6,8 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,11 +46,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise write_error(path, error) from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):  # what cannot be written may not be deleted either, even where nothing is there
+            temporary.unlink()
+        if isinstance(error, OSError):
+            raise write_error(path, error) from error
         raise
 
 
@@ -128,10 +129,29 @@ def write_error(path: Path, error: OSError) -> TickgraphError:
         errno.EFBIG: "the file would exceed the size limit (see `ulimit -f`); raise it",
         errno.EACCES: "permission denied; choose a folder that you may write",
         errno.EROFS: "the file system is read-only; choose another folder",
+        errno.EISDIR: "it is a folder, where a file belongs; move it away",
+        errno.EEXIST: "it is a file, where a folder belongs; move it away",  # of making a folder
+        errno.ENOTDIR: "it is a file, where a folder belongs; move it away",
     }
     reason = reasons.get(error.errno or 0) or f"{error.strerror or error}"
     name = {1: "to standard output", 2: "to standard error"}.get(descriptor_of(path) or 0, path)
     return TickgraphError(f"could not write {name}: {reason}")
+
+
+@contextmanager
+def files_below(folder: Path) -> Iterator[None]:
+    """Raise what the system has against a file or folder in `folder`, or itself, as the one line that says so."""
+    try:
+        yield
+    except OSError as error:
+        name = error.filename
+        path = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
+        if path is None or not path.is_relative_to(folder):
+            raise
+        why = {errno.EACCES: "permission denied", errno.EROFS: "the file system is read-only"}.get(error.errno or 0)
+        if why is None:
+            raise write_error(path, error) from error
+        raise TickgraphError(f"could not use {path}: {why}; change that, or work on a copy of {folder}") from error
 
 
 def make_folder(folder: Path, parents: bool = True) -> None:
@@ -147,7 +167,9 @@ def make_folder(folder: Path, parents: bool = True) -> None:
     try:
         folder.mkdir(parents=parents, exist_ok=True)
     except FileNotFoundError:
-        missing = next(path for path in reversed(folder.parents) if not path.exists())
+        missing = next((path for path in reversed(folder.parents) if not path.exists()), None)
+        if missing is None:  # as /proc says it
+            raise TickgraphError(f"could not make {folder}: no folder can be made there; choose another") from None
         raise TickgraphError(f"could not make {folder}: there is no folder {missing}; make it first") from None
     except OSError as error:
         raise write_error(folder, error) from error

@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from tickgraph.core.errors import TickgraphError, nearby
-from tickgraph.run.files import remove_leftovers, write_error
+from tickgraph.run.files import files_below, remove_leftovers, write_error
 
 MAX_NAME_BYTES = 200  # file systems take 255; a temporary name or a copy's suffix must still fit
 
@@ -123,23 +123,33 @@ def find(reference: str, root: Path = Path("runs")) -> RunFolder:
         TickgraphError: there is no such folder, or it is no run's folder.
     """
     for path in (Path(reference).expanduser(), root / reference):
-        if path.is_file():
-            raise TickgraphError(f"{path} is a file; give the run's folder, its newest whole checkpoint is used")
-        if path.is_dir():
-            run = RunFolder(path)
-            if not run.config.is_file():
-                if run.manifest.is_file() or run.checkpoints.is_dir():
-                    raise TickgraphError(
-                        f"{path} is a run's folder whose {run.config.name} is gone, which says what was trained: put "
-                        "it back; nothing else in the folder is lost"
-                    )
-                if run.summary.is_file():
-                    raise TickgraphError(f"the run in {path} ended before it began; start it anew under another name")
-                raise TickgraphError(f"{path} is no run's folder: it has no {run.config.name}{_newest_hint(path)}")
-            return run
+        with files_below(path):
+            if path.is_file():
+                raise TickgraphError(f"{path} is a file; give the run's folder, its newest whole checkpoint is used")
+            if path.is_dir():
+                return _checked(RunFolder(path))
     known = [str(path.parent) for path in root.glob("*/*/config.yaml")]
     hint = nearby(reference, known) or _newest_hint(root).removeprefix("; ") or f"no run is under {root.resolve()}"
     raise TickgraphError(f"there is no run {reference!r}; {hint}")
+
+
+def _checked(run: RunFolder) -> RunFolder:
+    """Return the run whose folder this is.
+
+    Raises:
+        TickgraphError: it is no run's, or lacks what says what was trained.
+    """
+    path = run.path
+    if run.config.is_file():
+        return run
+    if run.manifest.is_file() or run.checkpoints.is_dir():
+        raise TickgraphError(
+            f"{path} is a run's folder whose {run.config.name} is gone, which says what was trained: put it back; "
+            "nothing else in the folder is lost"
+        )
+    if run.summary.is_file():
+        raise TickgraphError(f"the run in {path} ended before it began; start it anew under another name")
+    raise TickgraphError(f"{path} is no run's folder: it has no {run.config.name}{_newest_hint(path)}")
 
 
 def lock(run: RunFolder) -> int:
@@ -159,9 +169,14 @@ def lock(run: RunFolder) -> int:
         raise TickgraphError(f"{run.path} is being trained by process {holder}; wait for it or stop it") from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    clean(run)
+    return descriptor
+
+
+def clean(run: RunFolder) -> None:
+    """Delete the temporary files in a run that this process holds."""
     for folder in (run.path, run.checkpoints, run.videos, run.plots):
         remove_leftovers(folder)
-    return descriptor
 
 
 def discard(run: RunFolder) -> None:

@@ -79,10 +79,8 @@ def check_held(task: Task, before: dict[str, Any] | None) -> None:
     if before is None or not before["terms"]:
         return
     platform = resolve_platform(task.train.device, task.train.backend)
-    for num_envs in (
-        min(4, task.num_envs),
-        task.num_envs,
-    ):  # few are quick, but numbers may depend on how many there are
+    # Few worlds are quick, but numbers may depend on how many there are.
+    for num_envs in (min(4, task.num_envs), task.num_envs):
         try:
             with Env(task.env, num_envs, platform.worlds, platform.backend, "eager", task.train.seed) as env:
                 now = held(env)

@@ -36,7 +36,7 @@ def _rows_with_ends(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
                 row = json.loads(line)
             except ValueError:
                 row = None
-            if not isinstance(row, dict) or "iteration" not in row:
+            if not isinstance(row, dict) or not isinstance(row.get("iteration"), int):
                 if not complete or not file.peek(1):  # type: ignore[attr-defined]
                     return
                 raise TickgraphError(f"{path}:{number} is not a row of metrics; delete the line or restore the file")

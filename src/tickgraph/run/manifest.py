@@ -10,6 +10,7 @@ import sys
 import time
 from importlib import metadata
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from tickgraph.core.errors import TickgraphError
@@ -21,6 +22,13 @@ STATUSES = ("running", "completed", "interrupted", "failed")
 _PACKAGES = ("tickgraph", "torch", "mujoco-core", "mujoco", "numpy", "tyro", "safetensors", "warp-lang", "mujoco-warp")
 _MANIFEST_KEYS = ("format", "task", "reference", "machine", "versions", "commit", "dirty", "seeds", "programs")
 _SUMMARY_KEYS = ("format", "status", "reason", "iteration", "env_steps", "evaluation")
+# What is read by more than people, where it is there.
+_TYPES: dict[str, tuple[str, type | UnionType]] = {
+    "sessions": ("a list", list),
+    "config": ("text", str),
+    "iteration": ("a whole number", int),
+    "wall_s": ("a number", int | float),
+}
 
 
 def processors() -> int:
@@ -163,4 +171,7 @@ def _checked(value: dict[str, Any], path: Path, keys: tuple[str, ...]) -> dict[s
         raise TickgraphError(f"{path} lacks {', '.join(missing)}; it is not a file that tickgraph wrote")
     if value["format"] != FORMAT:
         raise TickgraphError(f"{path} has format {value['format']!r}, this version reads {FORMAT}")
+    for key, (name, kind) in _TYPES.items():
+        if value.get(key) is not None and not isinstance(value[key], kind):
+            raise TickgraphError(f"{path}: {key} is {value[key]!r}, expected {name}; put the file back as it was")
     return value

@@ -160,45 +160,31 @@ def _play(parsed: Parsed) -> int:
         raise TickgraphError(f"the video is to be written to {str(target)!r}; give a name that ends in .mp4")
     check_target(target)
     motion, source = _read(parsed)
-    film(motion.clip(), target)
+    film_clip(motion.clip(), target)
     print(f"{target}: {source}")
     return 0
 
 
-def film(clip: Clip, path: Path) -> None:
+def film_clip(clip: Clip, path: Path) -> None:
     """Write an mp4 of the G1 in the poses of a clip.
 
     Raises:
         TickgraphError: nothing can be drawn here (`RenderingUnavailable` says why), or the file cannot be written.
     """
-    import imageio_ffmpeg
-
     from tickgraph.robots.g1 import g1_robot
-    from tickgraph.run.files import TEMPORARY, keep_film, write_error
+    from tickgraph.run.film import film
     from tickgraph.sim.model import build_scene
     from tickgraph.sim.render import Renderer
     from tickgraph.sim.scene import SceneCfg
 
     scene = build_scene(SceneCfg(entities={"robot": g1_robot()}))
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
     qpos = clip.qpos.numpy()
-    try:
-        with Renderer(scene, *FILM_SIZE) as renderer, _progress() as tell:
-            writer = imageio_ffmpeg.write_frames(
-                str(temporary), FILM_SIZE, fps=FILM_FPS, macro_block_size=1, ffmpeg_log_level="error"
-            )
-            writer.send(None)
-            pictures = int(clip.seconds * FILM_FPS) + 1
-            for picture in range(pictures):
-                frame = min(round(picture / FILM_FPS * clip.fps), clip.frames - 1)
-                writer.send(renderer.render(qpos[frame]))
-                tell("drawing", picture + 1, pictures)
-            writer.close()
-        keep_film(temporary, path)
-    except OSError as error:
-        raise write_error(path, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with Renderer(scene, *FILM_SIZE) as renderer, film(path, FILM_SIZE, FILM_FPS) as add, _progress() as tell:
+        pictures = int(clip.seconds * FILM_FPS) + 1
+        for picture in range(pictures):
+            frame = min(round(picture / FILM_FPS * clip.fps), clip.frames - 1)
+            add(renderer.render(qpos[frame]))
+            tell("drawing", picture + 1, pictures)
 
 
 def _synth(parsed: Parsed) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import sys
@@ -21,13 +22,19 @@ _NUMBERED = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 def open_closed_streams() -> None:
     """Give standard input, output and error that the caller closed (`>&-`) a null device.
 
-    Otherwise the next file that is opened would get the descriptor, and what other libraries print.
+    Otherwise the next file that is opened would get the descriptor, and what other libraries print. That may have
+    happened before: a shell that was started so has its script there, for reading alone.
     """
     for number in range(3):
         try:
-            os.fstat(number)
+            access = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, this one
+            continue
+        if number > 0 and access == os.O_RDONLY:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)
+            os.close(null)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (for the process's life)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.files import write_atomically
+from tickgraph.run.files import make_folder, write_atomically
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import iter_rows
 
@@ -76,7 +76,7 @@ def plot_learning_curve(run: RunFolder, title: str) -> Path:
         axes.plot(x, y, linewidth=1.2, marker="." if len(x) < 30 else "")
         axes.set(xlabel="env steps", ylabel=name)
         axes.grid(alpha=0.3)
-    run.plots.mkdir(exist_ok=True)
+    make_folder(run.plots)
     path = run.plots / "learning_curve.png"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do

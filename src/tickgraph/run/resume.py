@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run import checkpoint, manifest
@@ -10,6 +11,7 @@ from tickgraph.run.config import Task
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import iter_rows
 from tickgraph.run.settings import apply_overrides
+from tickgraph.run.trained import edits, lost_rows, told
 
 # On how many threads, how long, how often it reports, how it is judged. Anything else is another run.
 TORCH_THREADS = ("train.tick_threads", "train.update_threads")
@@ -21,38 +23,82 @@ RESUMABLE = (
 RESUMABLE_ROOTS = ("evaluation.", "video.")
 
 
-def prepare_resume(task: Task, overrides: Sequence[str]) -> list[str]:
+def prepare_resume(task: Task, overrides: Sequence[str], run: RunFolder) -> list[str]:
     """Apply what may change in a resumed run; returns lines that say what that does to the run's numbers.
 
+    Args:
+        task: as the run's config.yaml has it; changed in place.
+        overrides: of the command line.
+        run: the run's folder.
+
     Raises:
-        TickgraphError: an override would make it another run.
+        TickgraphError: an override, or what was edited in config.yaml, would make it another run.
     """
-    old = task.train.iterations
+    lines, edited = _of_edits(run)
+    iterations, horizon = (
+        edited.get(f"train.{name}", (None, getattr(task.train, name)))[1] for name in ("iterations", "lr_iterations")
+    )
     changed = apply_overrides(task, overrides)
     for path in changed:
-        if path not in RESUMABLE and not path.startswith(RESUMABLE_ROOTS):
+        if not _may_change(path):
             raise TickgraphError(
                 f"--{path} cannot change when a run is resumed; only {', '.join(RESUMABLE)} can. Start a new run for it"
             )
+    changed += edited
     threads = [path for path in TORCH_THREADS if path in changed]
-    lines = [f"other {' and '.join(threads)}: sums may round otherwise, so the run goes on, not bit for bit"]
-    return [*(lines if threads else []), *_of_rate(task, old, changed)]
+    if threads:
+        lines.append(f"other {' and '.join(threads)}: sums may round otherwise, so the run goes on, not bit for bit")
+    return [*lines, *_of_rate(task, iterations, horizon or iterations, changed)]
 
 
-def _of_rate(task: Task, old: int, changed: Sequence[str]) -> list[str]:
-    """Return lines that say what a new number of iterations does to the learning rate; `old` is the number before."""
+def _may_change(path: str) -> bool:
+    return path in RESUMABLE or path.startswith(RESUMABLE_ROOTS)
+
+
+def _of_edits(run: RunFolder) -> tuple[list[str], dict[str, tuple[Any, Any]]]:
+    """Return lines on what was edited in config.yaml since the newest checkpoint, and the edits, which may all be.
+
+    Raises:
+        TickgraphError: something was edited that may not change.
+    """
+    saved = checkpoint.files(run)
+    if not saved:
+        return [], {}  # nothing was trained yet
+    edited = edits(run)
+    if edited is None:
+        return [
+            f"not known: whether {run.config} has been edited; {run.manifest.name} does not keep what was trained"
+        ], {}
+    head = f"{run.config} has been edited since iteration {checkpoint.iteration_of(saved[-1])}"
+    refused = {path: values for path, values in edited.items() if not _may_change(path)}
+    if refused:
+        what = "it" if len(refused) == 1 else "them"
+        raise TickgraphError(f"{head}: {told(refused)}; put {what} back, or start a new run")
+    return [f"{head}: {told(edited, len(edited))}; the run goes on with that"] if edited else [], edited
+
+
+def _of_rate(task: Task, iterations: int, horizon: int, changed: Sequence[str]) -> list[str]:
+    """Return lines that say what a change does to the learning rate.
+
+    Args:
+        task: with the change; its horizon is kept where that was not changed.
+        iterations: of the run before.
+        horizon: iterations over which the rate fell before.
+        changed: paths that were set.
+    """
     train = task.train
-    if "train.lr_iterations" in changed:
-        return [f"the learning rate now falls over {train.lr_iterations} iterations: it jumps to that curve"]
-    if train.iterations == old:
+    if "train.lr_iterations" in changed and (train.lr_iterations or train.iterations) != horizon:
+        over = train.lr_iterations or train.iterations
+        return [f"the learning rate now falls over {over} iterations: it jumps to that curve"]
+    if train.iterations == iterations:
         return []
-    train.lr_iterations = train.lr_iterations or old
-    if train.iterations > train.lr_iterations:
+    train.lr_iterations = horizon
+    if train.iterations > horizon:
         rest = "iterations beyond it run at the schedule's final rate"
     else:
         rest = "the run ends before the schedule does"
     return [
-        f"{train.iterations} iterations instead of {old}: the learning rate keeps its horizon of {train.lr_iterations} "
+        f"{train.iterations} iterations instead of {iterations}: the learning rate keeps its horizon of {horizon} "
         f"iterations, and {rest} (--train.lr-iterations sets another horizon)"
     ]
 
@@ -116,6 +162,17 @@ def resumed_lines(task: Task, run: RunFolder, saved: checkpoint.Checkpoint) -> l
         left = max(0.0, budget - spent)
         lines.append(f"the time budget of {budget:g} s counts the whole run: {spent:.0f} s are used, {left:.0f} s left")
     return lines
+
+
+def lost_lines(run: RunFolder, sessions: Sequence[Any], iteration: int) -> list[str]:
+    """Return one line on the rows that the log has lost of the iterations up to the checkpoint's, or none."""
+    lost = lost_rows(run, sessions, iteration)
+    if not lost:
+        return []
+    words = [f"{first} to {last}" if first < last else f"{first}" for first, last in lost]
+    more = f" and {len(words) - 3} more gaps" if len(words) > 3 else ""
+    where = f"{run.metrics} has lost its rows of iterations {', '.join(words[:3])}{more}"
+    return [f"{where}: the run goes on without them"]
 
 
 def check_stop(run: RunFolder, stop_after: int | None, iteration: int) -> None:

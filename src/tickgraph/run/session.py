@@ -6,6 +6,7 @@ import json
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from tickgraph.env.late import of_term
 from tickgraph.run import checkpoint, folder, manifest
 from tickgraph.run.config import Task
 from tickgraph.run.evaluate import POLICY, check_figures, evaluate
+from tickgraph.run.files import files_below
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.judged import check_held
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.motion_notes import motion_notes, note_lines
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
-from tickgraph.run.resume import check_checkpoints, check_stop, nothing_left, resumed_lines
+from tickgraph.run.resume import check_checkpoints, check_stop, lost_lines, nothing_left, resumed_lines
 from tickgraph.run.schedule import Ending
 from tickgraph.run.settings import write_config
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
@@ -70,7 +72,7 @@ def run_training(
             return 0
     lock = folder.lock(run)
     try:
-        with memory_for("this run"):
+        with memory_for("this run"), files_below(run.path):
             return _train(task, run, interrupts, ending, resume, stop_after, say, startup)
     except (Exception, SystemExit) as error:
         if not ending.begun:
@@ -78,7 +80,9 @@ def run_training(
         named = of_term(error)
         ending.status, ending.reason = "failed", one_line(named or error)
         if not isinstance(error, TickgraphError):
-            (run.path / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
+            with suppress(OSError):
+                trace = run.path / "traceback.txt"
+                trace.write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
         try:
             manifest.write_summary(run, **ending.facts())
         except TickgraphError:
@@ -103,7 +107,7 @@ def _train(
     saved = None
     if not resume:
         ending.begun = True
-        write_config(run.config, task)
+        config = write_config(run.config, task)
     else:
         saved, problems = checkpoint.load_newest(run, task.name)
         for problem in problems:
@@ -129,9 +133,13 @@ def _train(
     trainer.prepare()
     if saved is not None:
         trainer.resume(saved)
-        write_config(run.config, task)
+    if resume:
+        config = write_config(run.config, task)
+    if saved is not None:
         for line in resumed_lines(task, run, saved):
             say(line)
+        for line in lost_lines(run, sessions, saved.iteration):
+            warn(line)
     # The summary says how the run ended, and now it has not: a kill from here on leaves none that says "completed".
     ending.begun = True
     run.summary.unlink(missing_ok=True)
@@ -139,7 +147,7 @@ def _train(
     if saved is None:
         trainer.start()
     del saved
-    session = _begin_manifest(trainer, run, sessions, ending.iteration, notes)
+    session = _begin_manifest(trainer, run, sessions, ending.iteration, motion_notes=notes, config=config)
     panel = make_panel(f"{task.name}: {run.path}")
     try:
         panel.note(_how(trainer))
@@ -185,20 +193,37 @@ def _close(
     ending.status = "completed"
     files: dict[str, str] = {}
     manifest.write_summary(run, **ending.facts(), evaluation=judged)
-    for name, make in (
-        ("plot", lambda: plot_learning_curve(run, f"{task.name}, {run.path.name}")),
-        *([("report", lambda: plot_report(task, run, judged["trained"]))] if task.evaluation.report else []),
-        *([("video", lambda: record_video(task, run.videos / "final.mp4", policy))] if task.train.video else []),
-    ):
-        try:
-            files[name] = str(make().relative_to(run.path))
-        except Exception as error:  # a picture is never worth a trained run
-            warn(f"no {name}: {one_line(error)}")
-    manifest.write_summary(run, **ending.facts(), evaluation=judged, files=files)
     for line in [*figures_table(judged), *report_lines(task, judged["trained"])]:
         say(line)
+    cut = None
+    try:
+        with interrupts.breaking():
+            for name, make in (
+                ("plot", lambda: plot_learning_curve(run, f"{task.name}, {run.path.name}")),
+                *([("report", lambda: plot_report(task, run, judged["trained"]))] if task.evaluation.report else []),
+                *(
+                    [("video", lambda: record_video(task, run.videos / "final.mp4", policy))]
+                    if task.train.video
+                    else []
+                ),
+            ):
+                try:
+                    files[name] = str(make().relative_to(run.path))
+                except Exception as error:  # a picture is never worth a trained run
+                    warn(f"no {name}: {one_line(error)}")
+    except KeyboardInterrupt as signal:
+        cut = str(signal)
+    manifest.write_summary(run, **ending.facts(), evaluation=judged, files=files)
+    if cut is not None:
+        say(f"{cut}: the run is complete but for what was not drawn yet; {drawn_by(run)}")
     say(f"run folder: {run.path}" + (f" ({', '.join(files.values())})" if files else ""))
-    return 0
+    return EXIT_INTERRUPTED if cut is not None else 0
+
+
+def drawn_by(run: RunFolder) -> str:
+    """Return which commands draw what a run's end leaves out."""
+    where = _quoted(run.path)
+    return f"`tickgraph plot {where}` draws the curve, `tickgraph play {where} --video FILE` makes the film"
 
 
 def figures_table(judged: dict[str, dict[str, Any]]) -> list[str]:
@@ -254,12 +279,16 @@ def _sessions(run: RunFolder) -> list[Any]:
 
 
 def _begin_manifest(
-    trainer: Trainer, run: RunFolder, sessions: list[Any], iteration: int, notes: dict[str, list[str]]
+    trainer: Trainer, run: RunFolder, sessions: list[Any], iteration: int, **kept: Any
 ) -> dict[str, Any]:
-    """Write the manifest as the run begins or goes on; returns its sessions, this one included, and its notes."""
+    """Write the manifest as the run begins or goes on; returns its sessions, this one included, and what is kept.
+
+    `kept` has `config`, the text of config.yaml: somebody may edit the file, and this is what is trained.
+    """
     state = manifest.source_state()
-    this = {"started": manifest.now(), "from_iteration": iteration, "versions": manifest.versions(), **state}
-    session = {"sessions": [*sessions, this], "motion_notes": notes}
+    interval = trainer.task.train.log_interval
+    begun = {"started": manifest.now(), "from_iteration": iteration, "log_interval": interval}
+    session = {"sessions": [*sessions, {**begun, "versions": manifest.versions(), **state}], **kept}
     manifest.write_manifest(run, **session, **trainer.manifest_facts())
     return session
 

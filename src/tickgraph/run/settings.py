@@ -134,13 +134,14 @@ def dump(task: Task) -> dict[str, Any]:
     return {root: _plain(getattr(task, root)) for root in ROOTS}
 
 
-def write_config(path: Path, task: Task) -> None:
-    """Write config.yaml, from which `read_config` and `fit` rebuild the task in another process."""
+def write_config(path: Path, task: Task) -> str:
+    """Write config.yaml, from which `read_config` and `fit` rebuild the task in another process; returns its text."""
     import yaml
 
     value = {"format": FORMAT, "task": task.name, "reference": task.reference, "algo": task.algo, **dump(task)}
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
     write_atomically(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))
+    return text
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -149,17 +150,35 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         TickgraphError: it is unreadable, or not a file that `write_config` wrote.
     """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise TickgraphError(f"{path} is not readable: {str(error).splitlines()[0]}") from error
+    return parse_config(text, path)
+
+
+def parse_config(text: str, path: Path) -> dict[str, Any]:
+    """Return the text of a config.yaml as plain values; `path` says in errors where it stood.
+
+    Raises:
+        TickgraphError: it is not readable, or not a text that `write_config` wrote.
+    """
     import yaml
 
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        value = yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
         raise TickgraphError(f"{path} is not readable: {str(error).splitlines()[0]}") from error
     if not isinstance(value, dict) or not {"format", "task", "reference", *ROOTS} <= set(value):
         raise TickgraphError(f"{path} is not a configuration that tickgraph wrote")
     if value["format"] != FORMAT:
         raise TickgraphError(f"{path} has format {value['format']!r}, this version reads {FORMAT}")
     return value
+
+
+def flat_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a config.yaml by their dotted paths, with the algorithm's name as `algo`."""
+    return _flat({"algo": config.get("algo"), **{root: config[root] for root in ROOTS}})
 
 
 def fit(task: Task, config: dict[str, Any], where: Path) -> None:

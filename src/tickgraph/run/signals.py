@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -30,6 +31,7 @@ class Interrupts:
         self.at_exit: Callable[[str], object] | None = None
         self.at_first: Callable[[str], str] | None = None
         self._deferred = False
+        self._breaks = False
         self._before: dict[int, Any] = {}
 
     def install(self) -> Interrupts:
@@ -53,6 +55,15 @@ class Interrupts:
         """From here on the first signal waits until somebody reads `requested`."""
         self._deferred = on
 
+    @contextmanager
+    def breaking(self) -> Iterator[None]:
+        """Inside, the first signal raises KeyboardInterrupt with its name, for what is half written to be removed."""
+        self._breaks = True
+        try:
+            yield
+        finally:
+            self._breaks = False
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         first = self.requested is None
@@ -61,6 +72,8 @@ class Interrupts:
             if self.at_first is not None:
                 say_at_once(self.at_first(name))
             return
+        if self._breaks and first:
+            raise KeyboardInterrupt(name)
         self.ignore()
         try:
             if self.at_exit is not None:
@@ -69,3 +82,10 @@ class Interrupts:
                 os.write(1, b"\x1b[?25h\n")  # a live panel hides the cursor
         finally:
             os._exit(EXIT_INTERRUPTED)
+
+
+def end_as_by_interrupt() -> None:
+    """Let SIGTERM and SIGHUP end this process as Ctrl-C does, so that what is half written is removed."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)

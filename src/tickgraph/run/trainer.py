@@ -108,7 +108,8 @@ class Trainer:
         task, train, env = self.task, self.task.train, self.env
         self.arena = Arena(torch.device(self.device))
         dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
-        execution = resolve_execution(train.execution, self.arena.device)
+        # Worlds on the same device have told what stands against a mode there.
+        execution = resolve_execution(train.execution, self.arena.device, told=not self.bridged)
         self.overlap = self._may_overlap(execution.enabled)
         with memory_for(f"the learner and a replay of {train.replay_slots} slots"):
             self.learner = make_learner(train.algo, dims, actions, task.num_envs, self.arena, train.seed)
@@ -256,8 +257,10 @@ class Trainer:
         self._readout.start()
         steady = False
         while ending.iteration < last and not self._interrupts.requested and not self._out_of_time():
-            ending.iteration += 1
-            self._iterate(ending.iteration, steady)
+            iteration = ending.iteration + 1
+            self._iterate(iteration, steady)
+            self._interrupts.defer()  # from the first iteration on there is something to save
+            ending.iteration = iteration
             ending.env_steps += train.ticks_per_iteration * self.task.num_envs
             if not steady:
                 steady = self._become_steady()
@@ -300,8 +303,6 @@ class Trainer:
         self.startup.reached(FIRST_TICK)
         if not self.iteration.captured:
             return False
-        # An iteration is short from here on, so that a signal can wait for its end.
-        self._interrupts.defer()
         self._write_rows(drain=True)
         self._steady_from = self.iteration.count
         self._neighbours = Neighbours()

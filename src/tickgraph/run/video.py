@@ -12,7 +12,8 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.robots.cartpole import cartpole_robot
 from tickgraph.run.config import Task
 from tickgraph.run.evaluate import Player
-from tickgraph.run.files import TEMPORARY, keep_film, write_error
+from tickgraph.run.files import make_folder
+from tickgraph.run.film import film
 from tickgraph.sim.model import build_scene
 from tickgraph.sim.render import Renderer
 from tickgraph.sim.scene import SceneCfg
@@ -33,21 +34,15 @@ def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) ->
     Raises:
         TickgraphError: nothing can be drawn here (`RenderingUnavailable` says why), or the file cannot be written.
     """
-    import imageio_ffmpeg
-
     if path.suffix.lower() != ".mp4":
         raise TickgraphError(f"the video is to be written to {str(path)!r}; give a name that ends in .mp4")
     cfg = task.video
     player = Player(task, cfg.worlds, policy)
     env = player.env
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    size = cfg.width, cfg.height
     try:
-        with Renderer(env.sim.scene, cfg.width, cfg.height) as renderer:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            writer = imageio_ffmpeg.write_frames(
-                str(temporary), (cfg.width, cfg.height), fps=cfg.fps, macro_block_size=1, ffmpeg_log_level="error"
-            )
-            writer.send(None)
+        make_folder(path.parent)
+        with Renderer(env.sim.scene, *size) as renderer, film(path, size, cfg.fps) as add:
             follow = next(iter(task.env.scene.entities))
             qpos = env.sim.view("qpos")
             ghosts = [term.ghost_qpos for term in env.command_manager.terms.values() if hasattr(term, "ghost_qpos")]
@@ -61,13 +56,8 @@ def record_video(task: Task, path: Path, policy: Mapping[str, Tensor] | None) ->
             for world in range(cfg.worlds):
                 for pose, ghost in poses:
                     drawn = None if ghost is None else ghost[world]
-                    writer.send(renderer.render(pose[world], follow=follow, ghost=drawn))
-            writer.close()
-        keep_film(temporary, path)
-    except OSError as error:
-        raise write_error(path, error) from error
+                    add(renderer.render(pose[world], follow=follow, ghost=drawn))
     finally:
-        temporary.unlink(missing_ok=True)
         player.close()
     return path
 
