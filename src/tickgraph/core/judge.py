@@ -102,11 +102,10 @@ class JudgedCall:
 
     def holders(self) -> Iterator[tuple[str, object]]:
         """Yield what the call's code can reach, with the name it has there; last of all the environment, as "env"."""
-        func = self.func
+        func: object = self.func
         while isinstance(func, functools.partial):
-            yield from (
-                (f"argument {name}", value) for name, value in {**dict(enumerate(func.args)), **func.keywords}.items()
-            )
+            given = [*enumerate(func.args), *func.keywords.items()]
+            yield from ((f"argument {name}", value) for name, value in given)
             func = func.func
         yield from ((f"parameter {name}", value) for name, value in self.params.items())
         yield from held_by(self.owners, functions_of(self.func))
