@@ -308,19 +308,17 @@ class Env:
     def _build(self, cfg: EnvCfg, backend: str, seed: int, threads: int | None) -> None:
         n = self.num_envs
         self.arena = arena = Arena(self.device)
-        self.sim = make_backend(backend, build_scene(cfg.scene), n, self.device, arena, threads)  # it asks for room
+        # First: it knows what worlds take, and refuses too many of them before anything is made.
+        self.sim = make_backend(backend, build_scene(cfg.scene), n, self.device, arena, threads)
         self.rng = Rng(arena, n, seed)
         self.verdicts = Verdicts(arena)
 
         def flag(name: str, why: str) -> Tensor:
             return arena.new(f"env/{name}", (n,), torch.bool, why)
 
-        self.all_worlds = arena.constant(
-            "env/all_worlds", torch.ones(n, dtype=torch.bool), torch.bool, "mask of every world"
-        )
-        self.no_worlds = arena.constant(
-            "env/no_worlds", torch.zeros(n, dtype=torch.bool), torch.bool, "mask of no world"
-        )
+        yes, no = torch.tensor([[True], [False]]).expand(2, n)  # views: of many worlds a list would take gigabytes
+        self.all_worlds = arena.constant("env/all_worlds", yes, torch.bool, "mask of every world")
+        self.no_worlds = arena.constant("env/no_worlds", no, torch.bool, "mask of no world")
         self.episode_length = arena.new("env/episode_length", (n,), torch.int64, "control steps of the episode so far")
         self.reward = arena.new("env/reward", (n,), why="reward of this tick")
         self.terminated = flag("terminated", "ended by a fall or as invalid: no bootstrap")

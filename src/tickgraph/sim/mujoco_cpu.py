@@ -47,7 +47,7 @@ class MujocoBackend(Backend):
             )
         self._mujoco, self.scene = load_mujoco(), scene
         check_value(threads, Threads | None, "threads")
-        self.check_room(num_envs)  # before any tensor: what each asks for may fit, and all of it not
+        self.check_room(num_envs)  # ahead of every tensor of so many rows
         super().__init__(scene, num_envs, device, arena)
         from mujoco import batch
 
