@@ -78,7 +78,8 @@ def _flat(value: Any) -> Any:
 
 def _numbers(holders: Iterable[tuple[str, object]], env: object, state: set[int | None]) -> Iterator[tuple[str, Any]]:
     """Walk through containers, networks and objects of authors' classes."""
-    left, seen = deque((name, value, 0) for name, value in holders), {id(env)}
+    left: deque[tuple[str, Any, int]] = deque((name, value, 0) for name, value in holders)
+    seen = {id(env)}
     while left:
         name, value, depth = left.popleft()
         if isinstance(value, Tensor):
