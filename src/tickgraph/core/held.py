@@ -87,8 +87,7 @@ def _numbers(holders: Iterable[tuple[str, object]], env: object, state: set[int 
             if real and storage_key(value) not in state:
                 yield name, value
         elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
-            array: Any = value
-            if array.dtype.kind == "f" or (array.dtype.kind in "iub" and array.ndim):
+            if value.dtype.kind == "f" or (value.dtype.kind in "iub" and value.ndim):
                 yield name, value
         elif isinstance(value, float):  # a whole number says how many, and is none that was drawn
             yield name, value
