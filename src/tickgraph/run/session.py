@@ -195,18 +195,17 @@ def _close(
     manifest.write_summary(run, **ending.facts(), evaluation=judged)
     for line in [*figures_table(judged), *report_lines(task, judged["trained"])]:
         say(line)
+    drawings: list[tuple[str, Callable[[], Path]]] = [
+        ("plot", lambda: plot_learning_curve(run, f"{task.name}, {run.path.name}"))
+    ]
+    if task.evaluation.report:
+        drawings.append(("report", lambda: plot_report(task, run, judged["trained"])))
+    if task.train.video:
+        drawings.append(("video", lambda: record_video(task, run.videos / "final.mp4", policy)))
     cut = None
     try:
         with interrupts.breaking():
-            for name, make in (
-                ("plot", lambda: plot_learning_curve(run, f"{task.name}, {run.path.name}")),
-                *([("report", lambda: plot_report(task, run, judged["trained"]))] if task.evaluation.report else []),
-                *(
-                    [("video", lambda: record_video(task, run.videos / "final.mp4", policy))]
-                    if task.train.video
-                    else []
-                ),
-            ):
+            for name, make in drawings:
                 try:
                     files[name] = str(make().relative_to(run.path))
                 except Exception as error:  # a picture is never worth a trained run
