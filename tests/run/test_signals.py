@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -33,11 +34,16 @@ print("saved after", interrupts.requested, flush=True)
 """
 
 
+def _as_at_a_terminal() -> None:
+    """Ignore no signal, whatever started these tests does: `nohup`, or a shell's `&`."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _run(place: str, obedience: str, *signals: signal.Signals, before: tuple[str, ...] = ()) -> tuple[int, str, str]:
     command = [*before, sys.executable, "-c", PROGRAM, place, obedience]
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, preexec_fn=_as_at_a_terminal, **pipes)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     for number in signals:
