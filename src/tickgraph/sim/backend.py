@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
+from tickgraph.core.bounds import Threads
 from tickgraph.core.errors import TickgraphError, nearby
-from tickgraph.core.given import whole_number
+from tickgraph.core.fields import check_value
 from tickgraph.sim.model import Scene
 
 # What a refresh covers. Positions and velocities are those of the new state; qacc, actuator_force and sensors of the
@@ -252,8 +253,7 @@ def make_backend(
     if name not in _BACKENDS:
         hint = nearby(name, _BACKENDS) or f"the backends are {', '.join(_BACKENDS)}"
         raise TickgraphError(f"backend {name!r} is unknown; {hint}")
-    if threads is not None:
-        threads = whole_number("threads", threads)
+    check_value(threads, Threads | None, "threads")
     device = torch.device(device)
     target = "tickgraph.sim.meta:MetaBackend" if device.type == "meta" else _BACKENDS[name]
     module, _, cls = target.partition(":")
