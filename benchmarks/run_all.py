@@ -3,6 +3,7 @@
 
     python benchmarks/run_all.py --out results            all steps, one after another on one GPU
     python benchmarks/run_all.py --gpus 0,1 --out results one step at a time on each of two GPUs
+    python benchmarks/run_all.py --gpus 0,1 --together 6  up to six of the steps that time nothing at a time on a GPU
     python benchmarks/run_all.py --resume --out results   the steps that failed, were stopped or never began
     python benchmarks/run_all.py --list                   what there is, with the time that each may take
     python benchmarks/run_all.py --only collector,learner steps whose names begin so
@@ -17,6 +18,7 @@ is written anew after every step.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import math
@@ -75,6 +77,7 @@ class Step:
         limit_s: seconds until it is stopped.
         result: the option that names its JSON file, if it writes one.
         script: the program, a file of this folder; without it `tickgraph`.
+        timed: it measures times, so that nothing else is played on its GPU.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Step:
     limit_s: int
     result: str | None = "--json"
     script: str | None = None
+    timed: bool = True
 
     @property
     def program(self) -> str:
@@ -91,51 +95,54 @@ class Step:
 
 
 def steps() -> list[Step]:
-    """Return all steps, those first that the others rest on."""
+    """Return all steps: of those that are timed, and of the others, those first that say the most in their time."""
     found = []
     for algo in ALGOS:
         verify = ("verify", "learner", WALK, "--algo", algo)
-        found.append(Step(f"verify_{algo}", verify, (*verify, "--replays", "4", "--paths", "eager"), 600))
+        tiny = (*verify, "--replays", "4", "--paths", "eager")
+        found.append(Step(f"verify_{algo}", verify, tiny, 900, timed=False))
+    for task, backend, algo in itertools.product(TASKS, ("mujoco", "mjwarp"), ALGOS):
+        words = ("train", task, "--algo", algo, "--backend", backend, "--run-name", f"entry_{backend}_{algo}")
+        full = (*words, "--iterations", "50", *BRIEF)
+        small = (*words, *TINY_TRAIN) if backend == "mujoco" else None
+        found.append(Step(f"entry_{task}_{backend}_{algo}", full, small, 600, None, timed=False))
+    if importlib.util.find_spec("uni_rl") is not None:  # a peer's package, which tickgraph does not install
+        full = ("--precision", "bf16", "--batch-size", "2048", "--updates", "8", "--limit", "700")
+        tiny = ("--device", "cpu", "--batch-size", "8", "--updates", "2")
+        found.append(Step("peer_unilab", full, tiny, 1200, script="peer_unilab.py"))
+    for task, algo in itertools.product((WALK, TRACK), ALGOS):
+        words = ("train", task, "--algo", algo, "--run-name", f"full_{algo}")
+        found.append(Step(f"run_{task}_{algo}", words, (*words, *TINY_TRAIN), 1500, None))
+    for task, algo in itertools.product((WALK, TRACK), ALGOS):
+        words = ("bench", "train", task, "--algo", algo)
+        full = (*words, "--arms", "eager,graph", "--blocks", "3", "--num-envs", "1024,4096")
+        found.append(Step(f"train_{task}_{algo}", full, (*words, *TINY_BENCH), 900))
+    for task, scenario in itertools.product((WALK, TRACK), ("normal", "reset-heavy")):
+        words = ("bench", "collector", task, "--scenario", scenario)
+        full = (*words, "--backend", "mjwarp", "--num-envs", "1024,4096,8192", "--arms", "graph,physics,tick_aa")
+        found.append(Step(f"collector_{task}_{scenario}", full, (*words, *TINY_COLLECTOR), 900))
     for algo in ALGOS:
         words = ("bench", "learner", WALK, "--algo", algo)
         tiny = (*words, "--updates", "2", "--batch-size", "32", "--blocks", "1", "--cycles", "1", "--paths", "eager")
-        found.append(Step(f"learner_{algo}", words, tiny, 900))
-    for task, scenario in itertools.product((WALK, TRACK), ("normal", "reset-heavy")):
-        words = ("bench", "collector", task, "--scenario", scenario)
-        full = (*words, "--backend", "mjwarp", "--num-envs", "1024,4096,8192")
-        if scenario == "reset-heavy":
-            full += ("--arms", "graph,physics,tick_aa")
-        found.append(Step(f"collector_{task}_{scenario}", full, (*words, *TINY_COLLECTOR), 600))
-    for task, algo in itertools.product((WALK, TRACK), ALGOS):
-        words = ("bench", "train", task, "--algo", algo)
-        full = (*words, "--arms", "eager,compile,graph", "--blocks", "3", "--num-envs", "1024,4096")
-        found.append(Step(f"train_{task}_{algo}", full, (*words, *TINY_BENCH), 900))
+        found.append(Step(f"learner_{algo}", (*words, "--paths", "eager,compile,graph"), tiny, 900))
     words = ("bench", "train", WALK, *REPORT)
     tiny = ("bench", "train", WALK, "--backend", "mujoco", *TINY_BENCH)
     found.append(Step("train_bridged", (*words, "--device", "cuda"), tiny, 1200))
     profile = ("profile", WALK, "--ticks")
     tiny = (*profile, "2", "--num-envs", "8", "--backend", "mujoco", "--device", "cpu")
     found.append(Step("profile", (*profile, "30", "--num-envs", "4096", "--backend", "mjwarp"), tiny, 300, None))
-    for task, algo in itertools.product((WALK, TRACK), ALGOS):
-        words = ("train", task, "--algo", algo, "--run-name", f"full_{algo}")
-        found.append(Step(f"run_{task}_{algo}", words, (*words, *TINY_TRAIN), 1500, None))
     # Without --gpus its runs see what the step sees; with it they would see that GPU, whichever the step has.
     full = ("--out", "seeds", "--side-by-side", "10", "--iterations", "2500", "--limit-s", "1500")
-    found.append(Step("seeds", full, ("--out", "seeds", "--tiny"), 1560, script="seeds.py"))
-    for task, backend, algo in itertools.product(TASKS, ("mujoco", "mjwarp"), ALGOS):
-        words = ("train", task, "--algo", algo, "--backend", backend, "--run-name", f"entry_{backend}_{algo}")
-        full = (*words, "--iterations", "50", *BRIEF)
-        small = (*words, *TINY_TRAIN) if backend == "mujoco" else None
-        found.append(Step(f"entry_{task}_{backend}_{algo}", full, small, 400, None))
+    found.append(Step("seeds", full, ("--out", "seeds", "--tiny"), 1560, script="seeds.py", timed=False))
     return found
 
 
-# One step at a time on each GPU ------------------------------------------------------------------------------------
+# Steps on their GPUs -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one step at a time is played: on a GPU with a share of the processors, or, without --gpus, as we are."""
+    """Where steps are played: on a GPU with a share of the processors, or, without --gpus, as we are."""
 
     gpu: int | None = None
     processors: tuple[int, ...] = ()
@@ -230,6 +237,25 @@ class Playing:
             facts["bars"] = [bars for bars in map(bars_of, ratios) if bars]
         folder = folder_of(self.out, self.words)
         return facts if folder is None else facts | run_facts(folder)
+
+
+def next_step(
+    place: Place, waiting: Sequence[Step], active: Sequence[Playing], places: Sequence[Place], together: int
+) -> Step | None:
+    """Return the step that a place may begin now, None where it is to wait.
+
+    A timed step is alone in its place; of the others up to `together` are there at a time. Of several places the last
+    one takes what is not timed first, the others what is timed, so that neither kind waits for the other's end.
+    """
+    here = [one.step for one in active if one.place is place]
+    untimed = [step for step in waiting if not step.timed]
+    if here:
+        shared = len(here) < together and not any(step.timed for step in here)
+        return untimed[0] if shared and untimed else None
+    if together > 1 and len(places) > 1:
+        first = untimed if place is places[-1] else [step for step in waiting if step.timed]
+        return next(iter(first or waiting), None)
+    return next(iter(waiting), None)
 
 
 def command_of(step: Step, words: Sequence[str]) -> str:
@@ -337,6 +363,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--gpus", metavar="A,B", help="a step at a time on each of these GPUs, each with its share of the processors"
     )
     parser.add_argument(
+        "--together", type=int, default=1, metavar="N",
+        help="of the steps that time nothing, up to N at a time in one place (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
         "--resume", action="store_true", help="keep the steps in --out that ended with exit code 0, play the others"
     )
     parser.add_argument("--budget", type=float, metavar="S", help="seconds after which no step begins or goes on")
@@ -348,6 +378,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--gpus is {options.gpus!r}, expected each GPU once")
     if gpus and not options.tiny and max(gpus) >= (count := gpu_count()):
         parser.error(f"--gpus is {options.gpus!r}, and this machine has {count or 'none'}; they count from 0")
+    if options.together < 1:
+        parser.error(f"--together is {options.together}, expected at least 1")
     if options.budget is not None and not 0.0 <= options.budget < math.inf:
         parser.error(f"--budget is {options.budget:g}, expected a number of seconds")
 
@@ -392,7 +424,7 @@ def play(
     places: Sequence[Place],
     options: argparse.Namespace,
 ) -> None:
-    """Play steps in their order, each as soon as a place is free, until they or the budget are over.
+    """Play steps in their order, each as soon as it finds a place, until they or the budget are over.
 
     Args:
         words: of each step, after its program.
@@ -402,32 +434,31 @@ def play(
         options: of the command line.
     """
     order = {step.name: index for index, step in enumerate(steps())}
-    began, waiting, free = time.monotonic(), list(words), list(places)
+    began, waiting = time.monotonic(), list(words)
     active: list[Playing] = []
     try:
         while waiting or active:
             for one in [one for one in active if one.over()]:
                 active.remove(one)
-                free.append(one.place)
                 done[one.step.name] = one.facts()
                 names = sorted(done, key=lambda name: order.get(name, len(order)))
                 write_json(out / RESULT, {name: done[name] for name in names})
                 print(f"  {one.step.name}: {ending(done[one.step.name])}", flush=True)
-            while waiting and free:
-                step = waiting[0]
-                left = step.limit_s if options.budget is None else options.budget - (time.monotonic() - began)
-                if left <= 0:
-                    print(f"the budget of {options.budget:g} s is spent before {step.name}", flush=True)
-                    waiting.clear()
-                    break
-                one = Playing(waiting.pop(0), words[step], out, free.pop(0), min(left, step.limit_s))
-                on = "" if one.place.gpu is None else f" (GPU {one.place.gpu})"
-                print(f"{step.name}{on}: {command_of(step, words[step])}", flush=True)
-                folder = folder_of(out, words[step]) if options.resume else None
-                if folder is not None and folder.exists():
-                    shutil.rmtree(folder)  # half of a run, or one of another command
-                active.append(one)
-                one.begin()
+            left = math.inf if options.budget is None else options.budget - (time.monotonic() - began)
+            if waiting and left <= 0:
+                print(f"the budget of {options.budget:g} s is spent before {waiting[0].name}", flush=True)
+                waiting.clear()
+            for place in places:
+                while (step := next_step(place, waiting, active, places, options.together)) is not None:
+                    waiting.remove(step)
+                    one = Playing(step, words[step], out, place, min(left, step.limit_s))
+                    on = "" if place.gpu is None else f" (GPU {place.gpu})"
+                    print(f"{step.name}{on}: {command_of(step, words[step])}", flush=True)
+                    folder = folder_of(out, words[step]) if options.resume else None
+                    if folder is not None and folder.exists():
+                        shutil.rmtree(folder)  # half of a run, or one of another command
+                    active.append(one)
+                    one.begin()
             time.sleep(POLL_S)
     finally:
         for one in active:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,6 +137,40 @@ def test_two_gpus_play_two_steps_side_by_side_each_with_its_gpu_and_processors(r
     assert ends == ["second", "third", "first"]
 
 
+def test_steps_that_time_nothing_share_the_last_place_and_timed_ones_are_alone(run_all):
+    steps = {name: run_all.Step(name, (), None, 60, timed=name[0] == "t") for name in ("u1", "t1", "u2", "t2", "u3")}
+    first, last = places = [run_all.Place(0), run_all.Place(1)]
+
+    def begun(*played):
+        """Return the step that begins next in each place, after `played`: names and their places."""
+        active = [run_all.Playing(steps[name], (), Path(), place, 60.0) for name, place in played]
+        waiting = [step for name, step in steps.items() if name not in dict(played)]
+        found = [run_all.next_step(place, waiting, active, places, together=2) for place in places]
+        return [step and step.name for step in found]
+
+    assert begun() == ["t1", "u1"]
+    assert begun(("t1", first), ("u1", last)) == [None, "u2"]
+    assert begun(("t1", first), ("u1", last), ("u2", last)) == [None, None]
+    assert begun(("u1", last), ("u2", last)) == ["t1", None]
+    assert begun(("t1", first), ("t2", last)) == [None, None]
+    # Nothing timed is left: what is left of the others shares both places.
+    places = [first, last]
+    done = [run_all.Playing(steps[name], (), Path(), last, 60.0) for name in ("u1", "u2")]
+    assert run_all.next_step(first, [steps["u3"]], done, places, together=2).name == "u3"
+    # One at a time, or in one place, they are played in their order.
+    assert run_all.next_step(last, list(steps.values()), [], places, together=1).name == "u1"
+    assert run_all.next_step(last, list(steps.values())[1:], [], [last], together=2).name == "t1"
+
+
+def test_together_plays_at_once_what_each_waits_for(run_all, fake):
+    both = "Path('NAME.here').touch()\nwait_until(lambda: len(list(Path('.').glob('*.here'))) == 2)"
+    out = fake(one=both, two=both)
+    steps = [replace(step, timed=False) for step in run_all.steps()]
+    run_all.steps = lambda: steps
+    assert run_all.main(["--out", str(out), "--together", "2"]) == 0
+    assert {facts["exit_code"] for facts in json.loads((out / "run_all.json").read_text()).values()} == {0}
+
+
 def test_processors_are_shared_out_by_whole_cores(run_all, monkeypatch):
     monkeypatch.setattr(run_all.os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(run_all, "core_of", lambda processor: processor % 4)  # 0 and 4 are one core
@@ -262,6 +297,7 @@ def test_gpus_are_different_whole_numbers(run_all, fake, text):
     [
         ("--gpus 0,8", "--gpus is '0,8', and this machine has 8; they count from 0"),
         ("--budget nan", "--budget is nan, expected a number of seconds"),
+        ("--together 0", "--together is 0, expected at least 1"),
         ("--budget -5", "--budget is -5, expected a number of seconds"),
         ("--only fine --skip fine", "--only and --skip leave no step"),
         ("--out taken", "could not write .*taken"),
