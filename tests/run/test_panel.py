@@ -2,10 +2,15 @@
 
 import io
 import os
+import signal
+from collections.abc import Callable
 
 import pytest
+from rich.console import Console
+from rich.live import Live
 
 from tickgraph.run.panel import LivePanel, PlainLines, Progress, duration, make_panel, number
+from tickgraph.run.signals import Interrupts
 
 ROW = {"iteration": 5, "env_steps": 640, "env_steps_per_s": 12345.6, "episode_return": None, "loss/critic": 0.5}
 
@@ -40,6 +45,80 @@ def test_the_live_panel_shows_every_group() -> None:
     shown = stream.getvalue()
     for text in ("iteration 5 of 10", "reward terms", "alive", "0.25", "seven", "[a note] that stays"):
         assert text in shown
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns on which something happens while it is written to for the first time after `at`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: Callable[[], object] | None = None
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        at, self.at = self.at, None
+        if at is not None:
+            at()
+        return super().write(text)
+
+
+def recorded(stream: Terminal) -> LivePanel:
+    """Return a live panel whose console remembers what it printed, without the cursor's moves."""
+    panel = LivePanel("toy", stream)
+    panel._live.stop()
+    panel._console = Console(file=stream, record=True, width=80, _environ={"TERM": "xterm"})
+    panel._live = Live(console=panel._console, auto_refresh=False)
+    panel._live.start()
+    return panel
+
+
+def in_the_loop(panel: LivePanel) -> Interrupts:
+    interrupts = Interrupts()
+    interrupts.at_first, interrupts.say = (lambda name: f"{name}: [finishing]"), panel.say_at_once
+    interrupts.defer()
+    return interrupts
+
+
+def test_what_the_first_signal_says_stands_above_the_live_panel() -> None:
+    panel = recorded(Terminal())
+    panel.update(ROW, Progress(5, 10, 61.0, None))
+    in_the_loop(panel)._handle(signal.SIGINT, None)
+    # From where the panel's last line ends the cursor goes back to its first; it is drawn anew below.
+    assert "╯SIGINT: [finishing]\n╭" in panel._console.export_text()
+    panel.close()
+
+
+def test_a_signal_while_the_panel_is_drawn_waits_for_the_end_of_the_drawing() -> None:
+    stream = Terminal()
+    panel = recorded(stream)
+    stream.at = lambda: in_the_loop(panel)._handle(signal.SIGINT, None)
+    panel.update(ROW, Progress(5, 10, 61.0, None))
+    text = panel._console.export_text()
+    assert "╯SIGINT: [finishing]\n╭" in text
+    assert [letter for letter in text if letter in "╭╰"] == ["╭", "╰", "╭", "╰"]
+    panel.close()
+
+
+def test_a_signal_while_another_line_is_written_is_told_all_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+    stream = Terminal()
+    panel = recorded(stream)
+
+    def refuse() -> None:
+        raise RuntimeError("reentrant call")
+
+    stream.at = refuse
+    in_the_loop(panel)._handle(signal.SIGINT, None)
+    assert capfd.readouterr().err.strip() == "SIGINT: [finishing]"
+    panel.close()
+
+
+def test_the_live_panel_leaves_the_end_of_a_line_to_the_terminals_own_word_for_ctrl_c() -> None:
+    panel = recorded(Terminal())
+    panel.update(ROW, Progress(5, 10, 61.0, None))
+    assert max(map(len, panel._console.export_text().splitlines())) == 80 - len("^C")
+    panel.close()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ class Interrupts:
         self.requested_twice = False
         self.at_exit: Callable[[str], object] = _before_anything
         self.at_first: Callable[[str], str] | None = None
+        self.say: Callable[[str], object] = say_at_once
+        """Takes what `at_first` returns."""
         self._deferred = False
         self._breaks = False
         self._before: dict[int, Any] = {}
@@ -70,7 +72,7 @@ class Interrupts:
         self.requested, self.requested_twice = self.requested or name, not first
         if self._deferred and first:
             if self.at_first is not None:
-                say_at_once(self.at_first(name))
+                self.say(self.at_first(name))
             return
         if self._breaks and first:
             raise KeyboardInterrupt(name)
