@@ -22,6 +22,7 @@ from tickgraph.learn.learner import FORMER
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run import checkpoint, manifest
 from tickgraph.run.config import Task
+from tickgraph.run.describe import check_gpu
 from tickgraph.run.evaluate import POLICY, evaluation_seed
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.iteration import Iteration
@@ -69,6 +70,7 @@ class Trainer:
         self._update_threads = train.update_threads or manifest.processors()
         warn_of_threads(train.physics_threads, train.tick_threads, train.update_threads)
         torch.set_num_threads(train.tick_threads)
+        check_gpu(task, platform)
         # On the CPU this takes a second or two, and is not worth a line.
         with self.startup.phase("building", "building the worlds" if self._on_cuda else None):
             # A graph is for the learner's device; worlds beside it run compiled.
