@@ -26,7 +26,7 @@ from tickgraph.run.describe import check_gpu
 from tickgraph.run.evaluate import POLICY, evaluation_seed
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.iteration import Iteration
-from tickgraph.run.judged import exact_resume, held, judge_run, same_held
+from tickgraph.run.judged import built_alike, exact_resume, held, judge_run, same_held
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.neighbours import Neighbours, advice, warn_of_threads
 from tickgraph.run.panel import Panel, Progress, tell, warn
@@ -80,7 +80,8 @@ class Trainer:
                 seed=train.seed,
                 threads=train.physics_threads,
             )
-            self._held, self._same_held = held(self.env), True
+            self._held = held(self.env)
+            self._same_held = built_alike(self.env, self._held)
             self.blockers = judge_run(self.env)
             self._build()
         self.schedule = Schedule(train, self.ring.min_ticks)
@@ -184,7 +185,7 @@ class Trainer:
             self.ring.clear()
             self.schedule.resumed_blind_at = saved.iteration
         before = saved.extra.get("held")
-        self._same_held = same_held(before, self._held, "what is resumed")
+        self._same_held &= same_held(before, self._held, "what is resumed")
         self._held = before or self._held
         self.learner.set_horizon(self.schedule.total_updates)
         self.ending.iteration, self.ending.env_steps = saved.iteration, saved.extra["env_steps"]
