@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,9 +85,12 @@ class LivePanel:
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
         self._drawing = False
         self._waiting: list[str] = []
+        # They hold the stream itself, which the panel takes the place of.
+        self._log_handlers = [h for h in logging.getLogger().handlers if getattr(h, "stream", None) is sys.stderr]
         with self._draws():
             self._live.start()
             self._live.update(f"{title}: building and compiling, this takes up to a few minutes", refresh=True)
+        self._lead_log_to_stderr()
 
     def update(self, row: dict[str, Any], progress: Progress) -> None:
         """Draw the row."""
@@ -137,6 +141,11 @@ class LivePanel:
         """Stop drawing; the last panel stays on the screen."""
         with self._draws():
             self._live.stop()
+        self._lead_log_to_stderr()
+
+    def _lead_log_to_stderr(self) -> None:
+        for handler in self._log_handlers:
+            handler.setStream(sys.stderr)
 
     @contextmanager
     def _draws(self) -> Iterator[None]:
