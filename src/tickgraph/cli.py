@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from tickgraph.core.threads import share_processors
 from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
 from tickgraph.run.files import write_error
-from tickgraph.run.output import UNPRINTED, open_closed_streams, say_at_once, silence, words_beside_result
+from tickgraph.run.output import UNPRINTED, open_closed_streams, silence, words_beside_result
 from tickgraph.run.packages import check_compiler_cache, missing_package
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt
 from tickgraph.run.startup import process_began, rare_collections
@@ -49,8 +49,6 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     began = process_began() if argv is None else time.monotonic()
     own = Interrupts().install() if interrupts is None and words[:1] == ["train"] else None
     interrupts = interrupts or own
-    if interrupts is not None:
-        interrupts.at_exit = lambda signal: say_at_once(f"{signal} before the run began; nothing was written")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # names in any script print under any locale, escaped if need be
             stream.reconfigure(errors="backslashreplace")
@@ -230,6 +228,7 @@ def _check(parsed: Parsed) -> int:
 def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callable[[], None]) -> int:
     from tickgraph.run import folder, manifest
     from tickgraph.run.files import files_below
+    from tickgraph.run.interrupted import SignalsOfTraining
     from tickgraph.tasks import registry
 
     stop_after, resumed = parsed.whole("stop-after"), parsed.get("resume")
@@ -244,40 +243,15 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
             raise TickgraphError("--run-name names a new run, --resume goes on with an old one; give one of them")
         run = folder.find(resumed, root)
 
-    place: Any = None  # the run's `Ending`, as soon as there is one
-
-    def interrupted(signal: str) -> None:
-        facts = {"status": "interrupted", "reason": "during start-up"} if place is None else place.facts()
-        if place is not None and place.begun:  # so the run is held: what is half written is this process's
-            with suppress(OSError):
-                folder.clean(run)
-        if facts["status"] == "completed":  # only a picture is missing; the summary is written
-            say_at_once(f"{signal}: left out what was not drawn yet; the run in {run.path} is complete")
-            return
-        if resumed is not None and not (place and place.begun):  # an older summary stays true
-            say_at_once(f"{signal} before the run went on; nothing in {run.path} has changed")
-            return
-        when = f"{signal} while starting, compiling or closing"
-        if interrupts.requested_twice:
-            when = f"{signal} again after {facts['iteration']} iterations"
-        facts |= {"status": "interrupted", "reason": facts.get("reason") or when}
-        manifest.write_summary(run, **facts)
-        cost = f", which {place.lost()}" if place else ""
-        say_at_once(f"interrupted by {signal}{cost}; the run is in {run.path}")
-
-    def asked(signal: str) -> str:
-        return f"{signal}: finishing the iteration and saving; again to end at once, which {place.lost()}"
-
-    assert interrupts is not None
-    interrupts.at_exit, interrupts.at_first = interrupted, asked
+    signals = SignalsOfTraining(run, resumed is not None, interrupts)
     try:
         with files_below(run.path):
             task, resume = _prepare(parsed, run)
             from tickgraph.run.schedule import Ending
             from tickgraph.run.session import run_training
 
-            place = Ending()
-            code = run_training(task, run, interrupts, place, resume, stop_after, began=began, started=started)
+            signals.ending = ending = Ending()
+            code = run_training(task, run, interrupts, ending, resume, stop_after, began=began, started=started)
     except (TickgraphError, ModuleNotFoundError):
         if resumed is None and not run.manifest.exists():  # nothing ran: a folder that only holds an error helps nobody
             folder.discard(run)

@@ -446,7 +446,7 @@ def test_an_invalidated_graph_gives_its_memory_back():
 @gpu
 def test_too_little_memory_is_one_line():
     reserved = memory_reserved()
-    with pytest.raises(TickgraphError, match=r"out of GPU memory for tensor 'ring/obs' \(\d+, 99\) float32") as caught:
+    with pytest.raises(TickgraphError, match=r"out of GPU memory: tensor 'ring/obs' \(\d+, 99\) float32") as caught:
         Arena("cuda").new("ring/obs", (1 << 36, 99))
     assert "\n" not in str(caught.value) and "fewer worlds" in str(caught.value)
     graph = Graph("huge", lambda: torch.empty(1 << 44, device="cuda"), mode("graph", "eager"))

@@ -7,6 +7,7 @@ import sys
 import types
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from judge_rig import Env, N, judged, marked_line
@@ -14,6 +15,8 @@ from judge_rig import Env, N, judged, marked_line
 from tickgraph.core import judge
 from tickgraph.core.host_state import changed_host_state, host_state
 from tickgraph.core.judge import JudgedCall, judge_calls
+
+ARRAY, PLACES = np.arange(4, dtype=np.float32), np.array([0, 2])
 
 
 # Each bad term marks the line to be named with "# here".
@@ -75,6 +78,34 @@ def fresh_constant_on_device(env):
 
 def fresh_new_tensor(env):
     return env.x @ env.x.new_tensor([1.0, 2.0, 3.0, 4.0])  # here
+
+
+def array_as_it_lies(env):
+    return env.x @ torch.from_numpy(ARRAY)  # here
+
+
+def array_copied(env):
+    return env.x @ torch.tensor(ARRAY, device=env.x.device)  # here
+
+
+def array_constructed(env):
+    return env.x @ torch.Tensor(ARRAY)  # here
+
+
+def array_as_index(env):
+    return env.x[:, PLACES]  # here
+
+
+def array_in_arithmetic(env):
+    return env.x * ARRAY  # here
+
+
+def numpy_of_a_tensor(env):
+    return np.asarray(env.x)  # here
+
+
+def numpy_function(env):
+    return np.sin(env.x)  # here
 
 
 def zeros_on_cpu(env):
@@ -161,6 +192,13 @@ BAD = {
     fresh_constant: judge.HOST_DATA,
     fresh_constant_on_device: judge.HOST_DATA,
     fresh_new_tensor: judge.HOST_DATA,
+    array_as_it_lies: judge.HOST_DATA,
+    array_copied: judge.HOST_DATA,
+    array_constructed: judge.HOST_DATA,
+    array_as_index: judge.HOST_DATA,
+    array_in_arithmetic: judge.HOST_READ,
+    numpy_of_a_tensor: judge.HOST_READ,
+    numpy_function: judge.HOST_READ,
     zeros_on_cpu: judge.OTHER_DEVICE,
     reads_cpu_tensor: judge.OTHER_DEVICE,
     rand: judge.RANDOM,
@@ -183,6 +221,29 @@ def test_bad_term_is_named_with_file_and_line(func):
     assert str(blockers[0]).startswith(f"rewards/test ({__file__}:{marked_line(func)}): ") and "\n" not in str(
         blockers[0]
     )
+
+
+@pytest.mark.parametrize(
+    ("func", "reason"),
+    [
+        (array_as_it_lies, "torch.from_numpy(), torch.Tensor() or the like reads a NumPy array or a list in each tick"),
+        (array_copied, "tensor() reads a NumPy array in each tick"),
+        (array_constructed, "torch.from_numpy(), torch.Tensor() or the like reads a NumPy array or a list"),
+        (array_as_index, "x[...] reads a NumPy array or a list in each tick"),
+        (array_in_arithmetic, "numpy.asarray(tensor), or arithmetic with a NumPy array, copies a tensor to the host"),
+        (fresh_constant, "tensor() copies host data in each tick"),
+    ],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+def test_an_array_that_a_term_reads_is_told_as_that_with_where_it_belongs(func, reason):
+    (blocker,) = judged(func)
+    assert blocker.reason.startswith(reason)
+    assert blocker.reason.endswith("once, in __init__, on env.device")
+
+
+def test_what_an_operation_is_called_does_not_stay_for_the_next_one():
+    (blocker,) = judged(lambda env: (env.x * 2.0) @ torch.from_numpy(ARRAY))
+    assert "mul" not in blocker.reason
 
 
 class Counting:

@@ -1,5 +1,6 @@
 """What a run says of terms that cannot be compiled or that keep state of their own: warnings, manifest, resuming."""
 
+import random as python_random
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,9 @@ from test_training import TINY
 from tickgraph import cli
 from tickgraph.env.config import RewardTermCfg
 from tickgraph.env.env import Env
-from tickgraph.run import manifest
+from tickgraph.run import judged, manifest
 from tickgraph.run.folder import RunFolder
-from tickgraph.run.judged import SHOWN
+from tickgraph.run.judged import SHOWN, built_alike, held
 from tickgraph.tasks.cartpole import cartpole_swingup
 
 NAMES = [f"counts{i}" for i in range(SHOWN + 2)]
@@ -172,18 +173,89 @@ def drawn():
     return task(style=Drawn)
 
 
-def begin_and_resume(name, capsys):
+class Draws:
+    """Keeps what a function draws."""
+
+    def __init__(self, cfg, env, path):
+        self.kept = self.draw()
+
+    def __call__(self, env):
+        return env.reward
+
+
+class UnseededArray(Draws):
+    def draw(self):
+        return np.random.default_rng().normal(size=3)
+
+
+class UnseededTensor(Draws):
+    def draw(self):
+        generator = torch.Generator()
+        generator.seed()
+        return torch.rand(3, generator=generator)
+
+
+class UnseededNumber(Draws):
+    def draw(self):
+        return python_random.SystemRandom().random()
+
+
+class SeededArray(Draws):
+    def draw(self):
+        return np.random.default_rng(7).normal(size=3)
+
+
+class GlobalNumber(Draws):
+    def draw(self):
+        return python_random.random()
+
+
+class NeedsAllWorlds(UnseededArray):
+    def __init__(self, cfg, env, path):
+        super().__init__(cfg, env, path)
+        assert env.num_envs > 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "alike"),
+    [
+        (UnseededArray, False),
+        (UnseededTensor, False),
+        (UnseededNumber, False),
+        (SeededArray, True),
+        (GlobalNumber, True),
+        (Network, True),
+        (NeedsAllWorlds, True),
+    ],
+)
+def test_what_terms_draw_without_a_seed_is_known_when_a_run_begins(kind, alike, capsys):
+    with Env(task(style=kind).env, 8, execution="eager") as env:
+        before = env.state_dict()
+        assert built_alike(env, held(env)) is alike
+        assert all(torch.equal(before[name], value) for name, value in env.state_dict().items())
+    told = "warning: rewards/style holds other numbers in self.kept each time it is built: what is resumed, "
+    assert capsys.readouterr().err.startswith(told) is not alike
+
+
+def test_where_authors_terms_hold_nothing_no_environment_is_built_for_it(monkeypatch):
+    with Env(cartpole_swingup().env, 8, execution="eager") as env:
+        now = held(env)
+        monkeypatch.setattr(judged, "Env", lambda *given, **more: pytest.fail("was built"))
+        assert built_alike(env, now)
+
+
+def begin_and_resume(name, capsys, exact=True):
     common = ["--run-name", name, *TINY, "--iterations", "4"]
     assert cli.main(["train", f"{__file__}:{name}", *common, "--stop-after", "2"]) == 0
     run = RunFolder(next(Path("runs").glob(f"*/{name}")))
-    assert manifest.read_manifest(run)["exact_resume"] is True
+    assert manifest.read_manifest(run)["exact_resume"] is exact
     capsys.readouterr()
     assert cli.main(["train", "--resume", str(run.path)]) == 0
     return run, capsys.readouterr().err
 
 
 def test_numbers_that_a_term_draws_anew_are_told_when_the_run_goes_on_and_when_it_is_judged(capsys):
-    run, said = begin_and_resume("drawn", capsys)
+    run, said = begin_and_resume("drawn", capsys, exact=False)
     assert said.count("rewards/style holds other numbers in self.w than when the run began") == 1
     assert "what is resumed is another task" in said
     assert manifest.read_manifest(run)["exact_resume"] is False

@@ -183,7 +183,7 @@ def test_ten_thousand_iterations_take_no_more_memory_than_a_hundred(
     def watched(self: Trainer, iteration: int, steady: bool) -> None:
         done = iteration - 1
         if done and done % 100 == 0:
-            self._write_rows(drain=True)
+            self._rows.write(drain=True)
             on_gpu = place.device == "cuda"
             free = torch.cuda.mem_get_info()[0] if on_gpu else 0
             seen[done] = (torch.cuda.memory_allocated() if on_gpu else 0, free, resident())

@@ -2,10 +2,13 @@
 
 import json
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -299,6 +302,23 @@ def test_as_soon_as_an_iteration_is_over_the_first_signal_saves_it(milestone: st
     assert done.stderr.startswith(said) and done.stderr.count("\n") == 1
     summary = manifest.read_summary(RunFolder(Path("runs") / TASK / "one"))
     assert summary["iteration"] == (summary["saved_iteration"] or 0) == iteration
+
+
+def test_on_a_terminal_what_the_first_signal_says_is_printed_above_the_panel() -> None:
+    program = str(Path(__file__).with_name("interrupted_after.py"))
+    words = ["first_tick_s", "train", TASK, "--run-name", "one", *TINY, "--iterations", "9"]
+    ours, theirs = pty.openpty()
+    terminal = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": theirs, "env": {**os.environ, "TERM": "xterm"}}
+    process = subprocess.Popen([sys.executable, program, *words], **terminal)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # the other end is closed
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    os.close(ours)
+    assert process.wait(timeout=60) == 130
+    # The panel follows with no move of the cursor between them; the next one begins with such a move.
+    assert re.search(r"SIGINT: finishing the iteration [^\x1b]*building and compiling", shown.decode())
 
 
 @pytest.mark.parametrize(

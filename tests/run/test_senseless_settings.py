@@ -8,21 +8,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from tickgraph.cli import main
 from tickgraph.core import room
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.env.config import EnvCfg, SceneEntityCfg
+from tickgraph.env.config import EnvCfg, RewardTermCfg, SceneEntityCfg
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.sac import SacCfg
 from tickgraph.learn.update import UpdateCycle
+from tickgraph.run import trainer
 from tickgraph.run.config import EvaluationCfg, Task, TrainCfg, VideoCfg
-from tickgraph.run.describe import describe
+from tickgraph.run.describe import check_gpu, describe
 from tickgraph.run.evaluate import check_figures, evaluation_env_cfg
+from tickgraph.run.folder import RunFolder
+from tickgraph.run.schedule import Ending
 from tickgraph.run.settings import apply_overrides, settings
+from tickgraph.run.signals import Interrupts
+from tickgraph.sim.platform import Platform
 from tickgraph.sim.scene import SceneCfg
 from tickgraph.tasks import registry
 
@@ -135,7 +141,7 @@ def test_something_of_an_episode_is_left_to_judge() -> None:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that the machine has 1 GiB left."""
-    monkeypatch.setattr(room, "free_memory", lambda: 1 << 30)
+    monkeypatch.setattr(room, "free_memory", lambda device: 1 << 30)
 
 
 def test_worlds_are_counted_before_they_are_made(small: None) -> None:
@@ -210,6 +216,48 @@ def test_what_an_evaluation_s_environment_refuses_is_refused_before_the_training
         check_figures(task, "mujoco")
 
 
+@pytest.mark.parametrize("worlds", ["cuda", "cpu"])
+def test_a_gpu_is_asked_for_all_tensors_of_a_training_before_one_is_made(
+    worlds: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, 2**33))
+    monkeypatch.setattr(trainer, "resolve_platform", lambda *given: Platform("cuda", "mujoco", worlds=worlds))
+    monkeypatch.setattr(trainer, "set_precision", lambda *given: {})
+    monkeypatch.setattr(trainer, "Env", lambda *given, **more: pytest.fail("the worlds were built first"))
+    task = registry.load("cartpole_swingup")
+    task.train.num_envs, task.train.replay_slots = 1000, 20_000
+    value = describe(task)
+    replay = sum(row["bytes"] for row in value["learner"] if row["name"].startswith("ring/"))
+    total = value["learner_bytes"] + (value["arena_bytes"] if worlds == "cuda" else 0)
+    parts = [f"1000 worlds {room.size(value['arena_bytes'])}"] if worlds == "cuda" else []
+    parts += [f"a replay of 20000 slots {room.size(replay)}"]
+    parts += [f"networks {room.size(value['learner_bytes'] - replay)}"]
+    with pytest.raises(TickgraphError) as caught:
+        trainer.Trainer(task, RunFolder(tmp_path), Interrupts(), Ending())
+    line = f"out of GPU memory: training ({', '.join(parts)}) needs {room.size(total)}, 1.0 GiB is free: use fewer "
+    assert str(caught.value) == line + "worlds (num_envs), or a smaller replay (replay_slots), batch or network"
+
+
+def test_a_training_that_fits_and_one_whose_terms_need_values_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (2**30, 2**33))
+    task, gpu = registry.load("cartpole_swingup"), Platform("cuda", "mujoco")
+    task.train.num_envs, task.train.replay_slots = 1000, 4000
+    check_gpu(task, gpu)
+    assert asked
+
+    class Reads:
+        def __init__(self, cfg: object, env: Env, path: str) -> None:
+            self.value = float(env.sim.default_qpos[0])  # of shapes alone there is none
+
+        def __call__(self, env: Env) -> torch.Tensor:
+            return env.reward + self.value
+
+    task.train.replay_slots = 10**9
+    task.env.rewards["reads"] = RewardTermCfg(Reads, 1.0)
+    check_gpu(task, gpu)
+
+
 def test_many_worlds_are_described_from_shapes_alone() -> None:
     task = registry.load("cartpole_swingup")
     task.train.num_envs = 10**9
@@ -223,7 +271,7 @@ def test_many_worlds_are_described_from_shapes_alone() -> None:
 
 
 def test_too_many_worlds_are_refused_before_a_tensor_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda: 2**30)
+    monkeypatch.setattr(room, "free_memory", lambda device: 2**30)
     made: list[str] = []
     new = Arena.new
     monkeypatch.setattr(Arena, "new", lambda *given, **more: made.append(given[1]) or new(*given, **more))

@@ -246,6 +246,7 @@ class _Functions(TorchFunctionMode):
         super().__init__()
         self.watch = watch
         self.name = ""
+        """Of the function that runs; none where an operation comes from elsewhere, as from `torch.from_numpy`."""
         self.fills_with_number = False
 
     def __torch_function__(
@@ -256,13 +257,15 @@ class _Functions(TorchFunctionMode):
         self.fills_with_number = func is Tensor.__setitem__ and not isinstance(args[2], Tensor)
         given_tensor = bool(args) and isinstance(args[0], Tensor) and func is not Tensor.new_tensor
         if func in self._HOST_DATA and not given_tensor:
-            reason = f"{self.name}() copies host data into each tick; make the tensor once, while building"
-            self.watch.block(HOST_DATA, reason)
+            self.watch.block(HOST_DATA, f"{self.name}() {_copies(*args, *kwargs.values())}")
         if func in self._TEXT:
             self.watch.block(HOST_READ, "a tensor is turned into text")
         if func in (Tensor.numpy, Tensor.__array__):
-            self.watch.block(HOST_READ, f"{_spelled(self.name)} copies a tensor to the host")
-        return func(*args, **kwargs)
+            self.watch.block(HOST_READ, f"{_spelled(self.name)} copies a tensor to the host; {_IN_TORCH}")
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.name = ""
 
 
 class _Operations(TorchDispatchMode):
@@ -289,6 +292,8 @@ class _Operations(TorchDispatchMode):
             self._check_writes(func, args, kwargs)  # that it is kept says more than where it is
         for leaf in inputs:
             if leaf.device.type != "meta":
+                if func is _ATEN.lift_fresh.default:  # what torch does with all data of the host
+                    self._block(HOST_DATA, f"reads a NumPy array or a list in each tick; {_ONCE}")
                 self._block(OTHER_DEVICE, f"uses a tensor of shape {tuple(leaf.shape)} that is on {leaf.device}")
         self._check_indices(func, args)
         if torch.Tag.data_dependent_output in func.tags or func in _HOST_READS:
@@ -362,19 +367,29 @@ _BATCH_NORMS = (_ATEN.native_batch_norm, _ATEN.cudnn_batch_norm, _ATEN.miopen_ba
 # Reads an error code back, which no tag says.
 _HOST_READS = (_ATEN._linalg_check_errors.default,)
 
+_ONCE = "make it a tensor once, in __init__, on env.device"
+_IN_TORCH = "compute in torch, with arrays made tensors once, in __init__, on env.device"
+
 _SPELLINGS = {
+    "": "torch.from_numpy(), torch.Tensor() or the like",
     "__bool__": "bool(tensor), as in `if tensor`,",
     "__float__": "float(tensor)",
     "__int__": "int(tensor)",
     "__index__": "a tensor as a Python index",
     "__getitem__": "x[...]",
     "__setitem__": "x[...] = ...",
-    "__array__": "numpy.asarray(tensor)",
+    "__array__": "numpy.asarray(tensor), or arithmetic with a NumPy array,",
 }
 
 
 def _spelled(name: str) -> str:
     return _SPELLINGS.get(name, f"{name}()")
+
+
+def _copies(*given: object) -> str:
+    numpy = sys.modules.get("numpy")
+    array = numpy is not None and any(isinstance(value, numpy.ndarray) for value in given)
+    return f"{'reads a NumPy array' if array else 'copies host data'} in each tick; {_ONCE}"
 
 
 def _owner_name(owner: object) -> str:

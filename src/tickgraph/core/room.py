@@ -1,4 +1,4 @@
-"""How much memory the machine has left, asked before much is taken: Linux promises more than there is, then kills."""
+"""How much memory a device has left, asked before much is taken: Linux promises more than there is, then kills."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 
 
 def check_room(wanted: int, device: torch.device, what: str, advice: str = FEWER) -> None:
-    """Refuse memory that the machine does not have; a GPU refuses by itself, and shapes alone take none.
+    """Refuse memory that the device does not have; shapes alone take none.
 
     Args:
         wanted: bytes.
@@ -29,23 +29,33 @@ def check_room(wanted: int, device: torch.device, what: str, advice: str = FEWER
     Raises:
         TickgraphError: there is less left.
     """
-    if wanted < _WORTH_ASKING or (device.type != "cpu" and wanted < _LARGEST):
+    if wanted < _WORTH_ASKING:
         return
-    free = free_memory() if device.type == "cpu" else None
+    free = free_memory(device)
     if wanted >= _LARGEST or (free is not None and wanted > free):
         left = "" if free is None else f", {size(free)} is free"
-        raise TickgraphError(f"out of memory: {what} needs {size(wanted)}{left}: {advice}")
+        where = "GPU memory" if device.type == "cuda" else "memory"
+        raise TickgraphError(f"out of {where}: {what} needs {size(wanted)}{left}: {advice}")
 
 
-def free_memory() -> int | None:
-    """Return the bytes that can still be taken without swapping, or None where the system does not say."""
-    free = [found for found in (_of_machine(), *_of_groups()) if found is not None]
-    return min(free, default=None)
+def free_memory(device: torch.device) -> int | None:
+    """Return the bytes that can still be taken: of main memory without swapping, of a GPU with what torch keeps there.
+
+    None where the system does not say, and for shapes alone.
+    """
+    if device.type == "cuda":
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+    free = [_of_machine(), *_of_groups()] if device.type == "cpu" else []
+    return min((found for found in free if found is not None), default=None)
 
 
 def size(count: int) -> str:
     """Return a number of bytes for a reader."""
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count} B"
 
 
 def _of_machine() -> int | None:

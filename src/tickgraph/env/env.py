@@ -1,4 +1,4 @@
-"""The shell that users hold: builds a task, steps it, hands out its tensors, names what would block compilation."""
+"""The shell that users hold: steps a task, hands out its tensors, names what would block compilation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.fields import check_tree
 from tickgraph.core.given import seed64, whole_number
@@ -17,29 +16,13 @@ from tickgraph.core.judge import Blocker, judge_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
 from tickgraph.core.quiet import unheard
-from tickgraph.core.rng import MOST_ROWS, Rng
-from tickgraph.core.verdict import Verdicts
+from tickgraph.core.rng import MOST_ROWS
 from tickgraph.env import tick as transition
 from tickgraph.env.blockers import blockers_in_use, build_blocker
+from tickgraph.env.build import build, rehearse
 from tickgraph.env.config import EnvCfg
 from tickgraph.env.given import check_action, check_cfg, check_process, check_state
-from tickgraph.env.managers import (
-    ActionManager,
-    CommandManager,
-    CurriculumManager,
-    EventManager,
-    MetricManager,
-    RecorderManager,
-    RewardManager,
-    SubstepManager,
-    TerminationManager,
-)
-from tickgraph.env.observations import ObservationManager
-from tickgraph.env.scene import SceneView
-from tickgraph.env.stats import EpisodeStats
-from tickgraph.env.term import BuildError, calling
-from tickgraph.sim.backend import FRESH, make_backend
-from tickgraph.sim.model import build_scene
+from tickgraph.env.term import BuildError
 from tickgraph.sim.platform import torch_device
 
 PUBLISH_DEPTH = 2  # what step t returned is intact until step t + 2 begins
@@ -118,7 +101,16 @@ class Env:
         self.policy: Policy | None = None
         self.ring: Ring | None = None
         with memory_for(f"an environment of {self.num_envs} worlds"):
-            self._build(cfg, backend, self.seed, threads)
+            build(self, threads)
+            self._slots = [
+                {
+                    name: self.arena.new(f"publish/{i}/{name}", value.shape, value.dtype, "copy that step() hands out")
+                    for name, value in self._published().items()
+                }
+                for i in range(PUBLISH_DEPTH)
+            ]
+            rehearse(self)
+            self.arena.seal()
         self.known_blockers: list[Blocker] | None = None  # in eager mode nobody has looked yet
         self._resolution = self._resolve(execution)
         self._tick = transition.Tick(self, self._resolution)
@@ -302,124 +294,6 @@ class Env:
         if self._closed:
             raise TickgraphError("the environment is closed; build another")
         check_process(self._process)
-
-    # Build -----------------------------------------------------------------------------------------------------
-
-    def _build(self, cfg: EnvCfg, backend: str, seed: int, threads: int | None) -> None:
-        n = self.num_envs
-        self.arena = arena = Arena(self.device)
-        # First: it knows what worlds take, and refuses too many of them before anything is made.
-        self.sim = make_backend(backend, build_scene(cfg.scene), n, self.device, arena, threads)
-        self.rng = Rng(arena, n, seed)
-        self.verdicts = Verdicts(arena)
-
-        def flag(name: str, why: str) -> Tensor:
-            return arena.new(f"env/{name}", (n,), torch.bool, why)
-
-        yes, no = torch.tensor([[True], [False]]).expand(2, n)  # views: of many worlds a list would take gigabytes
-        self.all_worlds = arena.constant("env/all_worlds", yes, torch.bool, "mask of every world")
-        self.no_worlds = arena.constant("env/no_worlds", no, torch.bool, "mask of no world")
-        self.episode_length = arena.new("env/episode_length", (n,), torch.int64, "control steps of the episode so far")
-        self.reward = arena.new("env/reward", (n,), why="reward of this tick")
-        self.terminated = flag("terminated", "ended by a fall or as invalid: no bootstrap")
-        self.truncated = flag("truncated", "ended by a time limit: bootstrap from final_obs")
-        self.invalid = flag("invalid", "had something non-finite and was ended for it")
-        self.done = flag("done", "terminated or truncated")
-        self.rewrite = flag("rewrite", "a command rewrote the state without an end of the episode")
-        self.restarted = flag("restarted", "done or rewritten: the next observation is not a successor")
-        self.written = flag("written", "staged state or fields that the simulation must take over")
-        self.causes = transition.CAUSES
-        self.cause_counts = arena.new(
-            "env/cause_counts", (len(self.causes),), torch.int64, "non-finite worlds by cause"
-        )
-        self.invalid_verdicts = [
-            self.verdicts.declare(f"non_finite/{cause}", f"a world's {cause} was not finite; the world was reset")
-            for cause in self.causes
-        ]
-        self.scene = SceneView(self)
-        self.command_manager = CommandManager(self, cfg.commands)
-        self.action_manager = ActionManager(self, cfg.actions)
-        self.event_manager = EventManager(self, cfg.events)
-        self.reward_manager = RewardManager(self, cfg.rewards)
-        self.termination_manager = TerminationManager(self, cfg.terminations)
-        self.curriculum_manager = CurriculumManager(self, cfg.curriculum)
-        self.metric_manager = MetricManager(self, cfg.metrics)
-        self.recorder_manager = RecorderManager(self, cfg.recorders)
-        self.substep_manager = SubstepManager(self, cfg.substeps)
-        # Last: observations are called once for their width, and may read what any other term remembers.
-        self.observation_manager = ObservationManager(self, cfg.observations)
-        self.managers = [
-            self.observation_manager,
-            self.action_manager,
-            self.command_manager,
-            self.reward_manager,
-            self.termination_manager,
-            self.event_manager,
-            self.curriculum_manager,
-            self.metric_manager,
-            self.recorder_manager,
-            self.substep_manager,
-        ]
-        self.managers_with_memory = [
-            self.action_manager,
-            self.observation_manager,
-            self.reward_manager,
-            self.termination_manager,
-            self.event_manager,
-            self.curriculum_manager,
-            self.metric_manager,
-            self.recorder_manager,
-        ]
-        dims = self.observation_manager.dims
-        self.action = arena.new("env/action", (n, self.action_manager.total_dim), why="raw action of this tick")
-        self.obs = {g: arena.new(f"env/obs/{g}", (n, d), why="what the policy sees") for g, d in dims.items()}
-        self.final_obs = {
-            g: arena.new(f"env/final_obs/{g}", (n, d), why="obs as it would have been without a reset")
-            for g, d in dims.items()
-        }
-        self.stats = EpisodeStats(self)
-        self._slots = [
-            {
-                name: arena.new(f"publish/{i}/{name}", value.shape, value.dtype, "copy that step() hands out")
-                for name, value in self._published().items()
-            }
-            for i in range(PUBLISH_DEPTH)
-        ]
-        if self.device.type == "meta":
-            for name in FRESH:
-                self.sim.view(name)
-        else:
-            self._rehearse()
-        arena.seal()
-
-    @torch.no_grad()
-    def _rehearse(self) -> None:
-        """Play the torch part of a tick once, for what it asks for on the way: views, recorded signals, draws."""
-        before = self.arena.snapshot()
-        for manager in self.managers:
-            manager.rehearse()
-            for call in manager.calls():
-                with calling(f"{call.manager}/{call.term}"), self.rng.each_draw_once():
-                    call.fn()
-        for part in transition.PARTS:
-            part(self)
-        for substep in range(self.cfg.decimation):
-            self.substep_manager.apply(substep)
-        self.event_manager.apply("startup", self.no_worlds)
-        for name, value in before.items():
-            self.arena[name].copy_(value)
-        self.rng.reserve(self.rng.draws())
-
-    def probe(self, term: Any) -> Tensor:
-        """Call an observation term once while building, for its width; a judged term may fail and gets width 1."""
-        if self.device.type != "meta":
-            with calling(term.path):
-                return term()
-        try:
-            with unheard():
-                return term()
-        except (Exception, SystemExit):  # the judge will name it
-            return torch.empty((self.num_envs, 1), device=self.device)
 
     def _resolve(self, execution: str) -> Resolution:
         if execution == "eager" or self.device.type == "meta":

@@ -11,12 +11,25 @@ from torch import Tensor
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.judge import JudgedCall
 from tickgraph.core.masked import assign_rows
+from tickgraph.core.quiet import unheard
 from tickgraph.env.actions import DelayLine
 from tickgraph.env.config import GaussianNoiseCfg, ObservationGroupCfg, ObservationTermCfg, UniformNoiseCfg
-from tickgraph.env.term import Call, Manager, Term, described, plain
+from tickgraph.env.term import Call, Manager, Term, calling, described, plain
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
+
+
+def _first_frame(env: Env, term: Term) -> Tensor:
+    """Call a term once while building, for its width; a judged term may fail and gets width 1."""
+    if env.device.type != "meta":
+        with calling(term.path):
+            return term()
+    try:
+        with unheard():
+            return term()
+    except (Exception, SystemExit):  # the judge will name it
+        return torch.empty((env.num_envs, 1), device=env.device)
 
 
 class ObservationTerm:
@@ -30,7 +43,7 @@ class ObservationTerm:
         self.cfg, self._env = cfg, env
         self.term = Term(env, f"observations/{group}", name, cfg)
         self.path = self.term.path
-        frame = env.probe(self.term)
+        frame = _first_frame(env, self.term)
         if not plain(frame) or frame.dim() != 2 or frame.shape[0] != env.num_envs or frame.shape[1] == 0:
             raise TickgraphError(
                 f"term {self.path} returned {described(frame)}, expected a float tensor of shape ({env.num_envs}, D)"

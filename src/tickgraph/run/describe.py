@@ -1,17 +1,21 @@
-"""What a task consists of, as plain data and as lines: spaces, terms with weights, and every tensor with its bytes."""
+"""What a task consists of, from shapes alone: spaces, terms with weights, and every tensor with its bytes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from tickgraph.core.arena import Arena
+from tickgraph.core.quiet import unheard
+from tickgraph.core.room import check_room, size
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.explore import Explorer
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
-from tickgraph.sim.platform import AUTO, resolve_platform
+from tickgraph.sim.platform import AUTO, Platform, resolve_platform
 
 
 def describe(task: Task) -> dict[str, Any]:
@@ -20,19 +24,49 @@ def describe(task: Task) -> dict[str, Any]:
     Keys: those of `Env.describe`; `algo`, the algorithm, of `algos`, those that the task has settings for; `learner`:
     the learner's and the replay's tensors, with `learner_bytes`.
     """
+    backend = resolve_platform("cpu" if task.train.backend == AUTO else AUTO, task.train.backend).backend
+    env, arena = _shapes(task, backend)
+    value = {"task": task.name, "algo": task.algo, "algos": list(task.algos), **env.describe()}
+    value |= {"learner": arena.table(), "learner_bytes": arena.nbytes()}
+    env.close()
+    return value
+
+
+def check_gpu(task: Task, platform: Platform) -> None:
+    """Refuse a training whose tensors a GPU has no room for, before any is made; the physics' own come on top.
+
+    Raises:
+        TickgraphError: there is less left.
+    """
+    device = torch.device(platform.device)
+    if device.type != "cuda":
+        return  # of main memory each part is asked for as it is taken
+    try:
+        with unheard():
+            env, arena = _shapes(task, platform.backend)
+    except (Exception, SystemExit):  # terms may need values; whatever it is, building says it
+        return
+    replay = sum(int(row["bytes"]) for row in arena.table() if str(row["name"]).startswith("ring/"))
+    parts = {
+        f"{task.num_envs} worlds": 0 if platform.bridged else env.arena.nbytes(),
+        f"a replay of {task.train.replay_slots} slots": replay,
+        "networks": arena.nbytes() - replay,
+    }
+    what = f"training ({', '.join(f'{name} {size(count)}' for name, count in parts.items() if count)})"
+    env.close()
+    check_room(sum(parts.values()), device, what)
+
+
+def _shapes(task: Task, backend: str) -> tuple[Env, Arena]:
+    """Build the worlds of a task, and learner and replay in an arena beside them, without any memory."""
     train, n = task.train, task.num_envs
-    backend = resolve_platform("cpu" if train.backend == AUTO else AUTO, train.backend).backend
-    env = Env(task.env, n, "meta", backend, "eager")
-    arena = Arena("meta")
+    env, arena = Env(task.env, n, "meta", backend, "eager"), Arena("meta")
     dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
     learner = make_learner(train.algo, dims, actions, n, arena, train.seed)
     ring = make_ring(learner, train.replay_slots, n)
     UpdateCycle(learner, ring, train.updates_per_iteration, "eager")
     Explorer(learner, n, train.seed)
-    value = {"task": task.name, "algo": task.algo, "algos": list(task.algos), **env.describe()}
-    value |= {"learner": arena.table(), "learner_bytes": arena.nbytes()}
-    env.close()
-    return value
+    return env, arena
 
 
 def lines(value: dict[str, Any]) -> list[str]:
@@ -58,14 +92,6 @@ def lines(value: dict[str, Any]) -> list[str]:
         ]
         result += ["", f"memory of the {name}: {size(total)}", *table(rows)]
     return result
-
-
-def size(count: int) -> str:
-    """Return bytes as people read them."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} B"
 
 
 def _term_row(term: Any) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.core.held import differing, held_numbers
 from tickgraph.core.judge import OUTSIDE_CHECKPOINTS, Blocker
 from tickgraph.core.program import CAPTURE_FAILED
+from tickgraph.core.quiet import unheard
 from tickgraph.env.env import Env
 from tickgraph.run.config import Task
 from tickgraph.run.panel import warn
@@ -51,6 +52,32 @@ def _look(env: Env) -> list[Blocker] | None:
 def held(env: Env) -> dict[str, Any]:
     """Return what authors' terms hold from their building, for a checkpoint; asked before the first tick."""
     return {"device": env.device.type, "terms": held_numbers(call for m in env.managers for call in m.calls())}
+
+
+def built_alike(env: Env, now: dict[str, Any]) -> bool:
+    """Tell whether terms hold the same numbers each time they are built; warns where they do not.
+
+    Args:
+        env: the worlds of the run; two environments of few worlds are built from its configuration.
+        now: from `held`; where authors' terms hold nothing, nothing is built.
+    """
+    if not now["terms"]:
+        return True
+    terms = []
+    try:
+        with unheard():
+            for _ in range(2):
+                with Env(env.cfg, 4, "cpu", resolve_platform("cpu").backend, "eager") as few:
+                    terms.append(held(few)["terms"])
+    except (Exception, SystemExit):  # some terms need all worlds, or a GPU: a later process will tell
+        return True
+    found = differing(*terms)
+    for path, name in found:
+        warn(
+            f"{path} holds other numbers in {name} each time it is built: what is resumed, judged or played is another "
+            "task; give the generator that draws them a seed"
+        )
+    return not found
 
 
 def same_held(before: dict[str, Any] | None, now: dict[str, Any], outcome: str) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.output import audience
+from tickgraph.run.output import audience, say_at_once
 from tickgraph.run.packages import missing_package
 
 
@@ -29,6 +32,9 @@ class Panel(Protocol):
 
     def note(self, text: str) -> None:
         """Say one line that stays."""
+
+    def say_at_once(self, text: str) -> None:
+        """Do that from a signal's handler, which may have interrupted any other writing."""
 
     def close(self) -> None:
         """Leave the terminal as it was."""
@@ -61,6 +67,8 @@ class PlainLines:
         """Write one line."""
         tell(text, self._stream)
 
+    say_at_once = staticmethod(say_at_once)  # a line among figures in a file would be overlooked
+
     def close(self) -> None:
         """Nothing to put back."""
 
@@ -75,9 +83,14 @@ class LivePanel:
         self._title, self._stream = title, stream
         self._console = Console(file=stream)
         self._live = Live(console=self._console, auto_refresh=False, transient=False)
-        with audience(stream):
+        self._drawing = False
+        self._waiting: list[str] = []
+        # They hold the stream itself, which the panel takes the place of.
+        self._log_handlers = [h for h in logging.getLogger().handlers if getattr(h, "stream", None) is sys.stderr]
+        with self._draws():
             self._live.start()
             self._live.update(f"{title}: building and compiling, this takes up to a few minutes", refresh=True)
+        self._lead_log_to_stderr()
 
     def update(self, row: dict[str, Any], progress: Progress) -> None:
         """Draw the row."""
@@ -104,18 +117,46 @@ class LivePanel:
         total = progress.wall_s + progress.left_s if progress.left_s is not None else None
         bar = Table.grid(expand=True)
         bar.add_row(ProgressBar(total=total or 1.0, completed=progress.wall_s if total else 0.0))
-        with audience(self._stream):
-            self._live.update(Box(Group(head, bar, tables), title=self._title), refresh=True)
+        # Two columns less than there are, for the ^C behind it: in a line of its own it would shift what is drawn next.
+        box = Box(Group(head, bar, tables), title=self._title, width=self._console.width - 2)
+        with self._draws():
+            self._live.update(box, refresh=True)
 
     def note(self, text: str) -> None:
         """Print one line above the panel."""
-        with audience(self._stream):
+        with self._draws():
             self._console.print(text, markup=False, highlight=False)
+
+    def say_at_once(self, text: str) -> None:
+        """Print one line above the panel from a signal's handler: now, or behind the drawing that it interrupted."""
+        if self._drawing:
+            self._waiting.append(text)
+        else:
+            try:
+                self.note(text)
+            except RuntimeError:  # the stream is in the middle of another's line
+                say_at_once(text)
 
     def close(self) -> None:
         """Stop drawing; the last panel stays on the screen."""
-        with audience(self._stream):
+        with self._draws():
             self._live.stop()
+        self._lead_log_to_stderr()
+
+    def _lead_log_to_stderr(self) -> None:
+        for handler in self._log_handlers:
+            handler.setStream(sys.stderr)
+
+    @contextmanager
+    def _draws(self) -> Iterator[None]:
+        self._drawing = True
+        try:
+            with audience(self._stream):
+                yield
+        finally:
+            self._drawing = False
+        while self._waiting:
+            self.note(self._waiting.pop(0))
 
 
 def _figures(name: str, keys: Any, row: dict[str, Any]) -> Any:

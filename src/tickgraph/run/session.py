@@ -21,6 +21,7 @@ from tickgraph.run.folder import RunFolder
 from tickgraph.run.judged import check_held
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.motion_notes import motion_notes, note_lines
+from tickgraph.run.output import say_at_once
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
 from tickgraph.run.resume import check_checkpoints, check_stop, lost_lines, nothing_left, resumed_lines
@@ -151,11 +152,12 @@ def _train(
     panel = make_panel(f"{task.name}: {run.path}")
     try:
         panel.note(_how(trainer))
-        startup.say = panel.note
+        startup.say, interrupts.say = panel.note, panel.say_at_once
         trainer.train(log, panel, stop_after)
     finally:
         startup.say = say
         panel.close()
+        interrupts.say = say_at_once
         log.close()
     startup.reached("wall_command_s")  # the trained policy is saved
     ending.startup_s = startup.seconds

@@ -28,8 +28,10 @@ class Interrupts:
     def __init__(self) -> None:
         self.requested: str | None = None
         self.requested_twice = False
-        self.at_exit: Callable[[str], object] | None = None
+        self.at_exit: Callable[[str], object] = _before_anything
         self.at_first: Callable[[str], str] | None = None
+        self.say: Callable[[str], object] = say_at_once
+        """Takes what `at_first` returns."""
         self._deferred = False
         self._breaks = False
         self._before: dict[int, Any] = {}
@@ -70,18 +72,21 @@ class Interrupts:
         self.requested, self.requested_twice = self.requested or name, not first
         if self._deferred and first:
             if self.at_first is not None:
-                say_at_once(self.at_first(name))
+                self.say(self.at_first(name))
             return
         if self._breaks and first:
             raise KeyboardInterrupt(name)
         self.ignore()
         try:
-            if self.at_exit is not None:
-                self.at_exit(name)
+            self.at_exit(name)
             if os.isatty(1):
                 os.write(1, b"\x1b[?25h\n")  # a live panel hides the cursor
         finally:
             os._exit(EXIT_INTERRUPTED)
+
+
+def _before_anything(name: str) -> None:
+    say_at_once(f"{name} before the run began; nothing was written")
 
 
 def end_as_by_interrupt() -> None:

@@ -22,24 +22,23 @@ from tickgraph.learn.learner import FORMER
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run import checkpoint, manifest
 from tickgraph.run.config import Task
+from tickgraph.run.describe import check_gpu
 from tickgraph.run.evaluate import POLICY, evaluation_seed
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.iteration import Iteration
-from tickgraph.run.judged import exact_resume, held, judge_run, same_held
+from tickgraph.run.judged import built_alike, exact_resume, held, judge_run, same_held
 from tickgraph.run.log import MetricsLog
 from tickgraph.run.neighbours import Neighbours, advice, warn_of_threads
 from tickgraph.run.panel import Panel, Progress, tell, warn
 from tickgraph.run.precision import set_precision
-from tickgraph.run.readout import Reading, Readout
+from tickgraph.run.rows import Rows
 from tickgraph.run.schedule import Ending, Schedule
 from tickgraph.run.signals import Interrupts
 from tickgraph.run.startup import FIRST_TICK, StartUp
 from tickgraph.sim.platform import resolve_platform
 
 PENDING = "learner/pending/"  # the same tensors as the policy's
-NEIGHBOURS = "other processes"
 TAIL = 100  # iterations that tail_env_steps_per_sec looks back over
-_RENAMED = {"loss/critic_lr": "lr/critic", "loss/actor_lr": "lr/actor"}  # rates are no losses
 
 
 class Trainer:
@@ -71,6 +70,7 @@ class Trainer:
         self._update_threads = train.update_threads or manifest.processors()
         warn_of_threads(train.physics_threads, train.tick_threads, train.update_threads)
         torch.set_num_threads(train.tick_threads)
+        check_gpu(task, platform)
         # On the CPU this takes a second or two, and is not worth a line.
         with self.startup.phase("building", "building the worlds" if self._on_cuda else None):
             # A graph is for the learner's device; worlds beside it run compiled.
@@ -80,7 +80,8 @@ class Trainer:
                 seed=train.seed,
                 threads=train.physics_threads,
             )
-            self._held, self._same_held = held(self.env), True
+            self._held = held(self.env)
+            self._same_held = built_alike(self.env, self._held)
             self.blockers = judge_run(self.env)
             self._build()
         self.schedule = Schedule(train, self.ring.min_ticks)
@@ -89,19 +90,9 @@ class Trainer:
         self._spent_before = 0.0
         self._recent: deque[float] = deque(maxlen=TAIL + 1)
         self._steady_from = 1
-        self._seen_checks: set[str] = set()
         self._neighbours: Neighbours | None = None
-        self._wall_at_row = 0.0
-        self._capacities = list(self.env.sim.overflow())
-        self._readout = Readout(
-            self.arena.device,
-            {
-                "episodes": self.env.stats.packed,
-                "learner": self.cycle.metrics.packed,
-                "checks": self.env.verdicts.packed,
-                "overflow": self.env.sim.overflow_counts,
-            },
-        )
+        self._told_of_neighbours = False
+        self._rows = Rows(self.env, self.cycle, self.iteration, self.ending, self._progress, self.wall_s)
 
     def _build(self) -> None:
         """Build the learner, the replay and the iteration around the worlds."""
@@ -194,7 +185,7 @@ class Trainer:
             self.ring.clear()
             self.schedule.resumed_blind_at = saved.iteration
         before = saved.extra.get("held")
-        self._same_held = same_held(before, self._held, "what is resumed")
+        self._same_held &= same_held(before, self._held, "what is resumed")
         self._held = before or self._held
         self.learner.set_horizon(self.schedule.total_updates)
         self.ending.iteration, self.ending.env_steps = saved.iteration, saved.extra["env_steps"]
@@ -250,11 +241,9 @@ class Trainer:
         """
         train, ending = self.task.train, self.ending
         last = train.iterations if stop_after is None else min(train.iterations, stop_after)
-        self._log, self._panel = log, panel
         self.iteration.drain()  # what was made or restored before is there for its streams
         self.iteration.connect()
-        self._wall_at_row, self._steps_at_row = self.wall_s(), ending.env_steps
-        self._readout.start()
+        self._rows.begin(log, panel)
         steady = False
         while ending.iteration < last and not self._interrupts.requested and not self._out_of_time():
             iteration = ending.iteration + 1
@@ -268,13 +257,13 @@ class Trainer:
             ending.wall_s = self.wall_s()
             self._look_around()
             if ending.iteration % train.log_interval == 0 or ending.iteration == train.iterations:
-                self._take_row()
-            self._write_rows()
+                self._rows.take()
+            self._rows.write()
             if ending.iteration % train.checkpoint_interval == 0:
-                self._write_rows(drain=True)
+                self._rows.write(drain=True)
                 log.sync()
                 self.save()
-        self._write_rows(drain=True)
+        self._rows.write(drain=True)
         ending.wall_s = self.wall_s()
         ending.tail_env_steps_per_sec = self._tail_speed()
         ending.other_processes = self._neighbours.mean() if self._neighbours is not None else None
@@ -303,23 +292,11 @@ class Trainer:
         self.startup.reached(FIRST_TICK)
         if not self.iteration.captured:
             return False
-        self._write_rows(drain=True)
+        self._rows.write(drain=True)
         self._steady_from = self.iteration.count
         self._neighbours = Neighbours()
-        with self.iteration.between():
-            self._readout.start()
-        self._wall_at_row = self.wall_s()
-        self._steps_at_row = self.ending.env_steps
+        self._rows.start()
         return True
-
-    # The log -------------------------------------------------------------------------------------------------------
-
-    def _take_row(self) -> None:
-        """Have the device's figures read behind this iteration, and begin the next interval."""
-        with torch.no_grad(), self.iteration.between():
-            self._readout.take(self.iteration.count, (self.ending.iteration, self.ending.env_steps))
-            self.env.stats.clear()
-            self.cycle.metrics.clear()
 
     def _look_around(self) -> None:
         """Tell once where other processes take processors that training counts on."""
@@ -327,59 +304,18 @@ class Trainer:
         if taken is None or (self._on_cuda and not self.bridged):
             return
         text = advice(taken, self._update_threads)
-        if text is not None and NEIGHBOURS not in self._seen_checks:
-            self._seen_checks.add(NEIGHBOURS)
+        if text is not None and not self._told_of_neighbours:
+            self._told_of_neighbours = True
             warn(text)
-
-    def _write_rows(self, drain: bool = False) -> None:
-        """Write the rows that have arrived: on a GPU some iterations late, or all of them after waiting for it."""
-        if drain:
-            self.iteration.drain()
-        for reading in self._readout.ready(self.iteration.over, drained=drain):
-            self._write_row(reading)
-
-    def _write_row(self, reading: Reading) -> None:
-        iteration, env_steps = reading.tag
-        self._wall_at_row += reading.seconds
-        steps = env_steps - self._steps_at_row  # none where speeds are true only from this iteration on
-        speed = steps / reading.seconds if steps and reading.seconds > 0 else None
-        self._steps_at_row = env_steps
-        values = reading.values
-        checks = self.env.verdicts.failed(values["checks"])
-        overflow = {name: int(count) for name, count in zip(self._capacities, values["overflow"], strict=True)}
-        row: dict[str, Any] = {
-            "iteration": iteration,
-            "env_steps": env_steps,
-            "time": time.time() - max(0.0, self.wall_s() - self._wall_at_row),
-            "wall_s": self._wall_at_row,
-            "env_steps_per_s": speed,
-            **self.env.stats.figures(values["episodes"]),
-            **{_RENAMED.get(key, key): value for key, value in self.cycle.metrics.figures(values["learner"]).items()},
-            **{f"check/{check['name']}": check["count"] for check in checks},
-            **{f"overflow/{name}": count for name, count in overflow.items()},
-        }
-        self._log.write(row)
-        self.ending.overflow = {name: count for name, count in overflow.items() if count}
-        for check in checks:
-            self._warn_once(iteration, str(check["name"]), f"{check['count']} worlds so far: {check['why']}")
-        if new := [name for name in self.ending.overflow if name not in self._seen_checks]:
-            # Asks the device, which is worth it: this comes once a capacity.
-            advice = {line.partition(":")[0]: line.partition(": ")[2] for line in self.env.sim.overflow_advice()}
-            for name in new:
-                text = f"the simulation exceeded {name} {overflow[name]} times"
-                self._warn_once(iteration, name, advice.get(name, text))
-        self._panel.update(row, Progress(iteration, self.task.train.iterations, self._wall_at_row, self._left_s()))
-
-    def _warn_once(self, iteration: int, name: str, text: str) -> None:
-        if name not in self._seen_checks:
-            self._seen_checks.add(name)
-            warn(f"iteration {iteration}: {name}: {text} (counted in metrics.jsonl from here on)")
 
     # Time ----------------------------------------------------------------------------------------------------------
 
     def _out_of_time(self) -> bool:
         budget = self.task.train.time_budget_s
         return budget is not None and self.wall_s() >= budget
+
+    def _progress(self, iteration: int, wall_s: float) -> Progress:
+        return Progress(iteration, self.task.train.iterations, wall_s, self._left_s())
 
     def _left_s(self) -> float | None:
         steps, left = len(self._recent) - 1, None
