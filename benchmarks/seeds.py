@@ -27,6 +27,9 @@ deal the runs to two families that set the means at least as far apart. A ratio 
 positive. `rise` is the mean of a family's last tenth of the range over that of its first: where the reference's return
 has not doubled, nothing was learned yet, and the bar is not met whatever the areas say.
 
+Each run ends with the task's own evaluation; of its figures the least, the mean and the greatest of a family are
+given (`judged`), to tell what one run is worth.
+
 The exit code is 0 where every run counted, whatever the bar; a run that fails does not keep the others from running.
 `seeds.json` is written anew all the time, with what there is.
 """
@@ -72,10 +75,7 @@ EXITS = (0, 130, -signal.SIGKILL)  # whole, stopped and saved, or ended at the l
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 MOST_DEALS = 200_000
 
-COMMON = (
-    "--no-video --train.no-checkpoint-replay --train.keep-checkpoints 1 --evaluation.no-untrained "
-    "--evaluation.episodes 8 --evaluation.episode-s 2"
-).split()
+COMMON = ("--no-video --train.no-checkpoint-replay --train.keep-checkpoints 1 --evaluation.no-untrained").split()
 PLAIN = "--train.learner-kernels autograd --train.matmul-precision highest --train.algo.bf16 False".split()
 REFERENCES = {
     "graph": (
@@ -410,6 +410,7 @@ def result_of(out: Path, settings: dict[str, Any]) -> dict[str, Any]:
         "range_env_steps": span,
         "bar": BAR,
         "results": rows,
+        "judged": judged_of(rows),
         "ratios": ratios_of(rows, manifests[0] if manifests else {}, settings["task"], len(counted) == len(runs)),
     }
 
@@ -437,6 +438,7 @@ def row_of(run: Run, rows: list[dict[str, Any]], why: str | None, span: tuple[fl
         **{key: summary.get(key) for key in ("status", "reason", "wall_s", "tail_env_steps_per_sec", "startup_s")},
         "iteration": rows[-1]["iteration"] if rows else 0,
         "env_steps": rows[-1]["env_steps"] if rows else 0,
+        "evaluation": numbers_of((summary.get("evaluation") or {}).get("trained") or {}),
         "area": {},
         "first_tenth": {},
         "last_tenth": {},
@@ -485,6 +487,23 @@ def ratios_of(rows: list[dict[str, Any]], manifest: dict[str, Any], task: str, w
     return found
 
 
+def numbers_of(figures: dict[str, Any]) -> dict[str, float]:
+    """Return those figures of an evaluation that are numbers."""
+    return {name: value for name, value in figures.items() if isinstance(value, int | float)}
+
+
+def judged_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the least, the mean and the greatest of each figure of the evaluations, by family."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for family in FAMILIES:
+        judged = [row["evaluation"] for row in rows if row["family"] == family and row["evaluation"]]
+        for name in judged[0] if judged else ():
+            values = [figures[name] for figures in judged if name in figures]
+            spread = {"least": min(values), "mean": statistics.fmean(values), "greatest": max(values)}
+            found.setdefault(family, {})[name] = {"runs": len(values), **spread}
+    return found
+
+
 def facts_of(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return what tells the families apart, of a run's manifest."""
     keys = ("algo", "device", "device_name", "driver", "backend", "precision", "policy", "policy_lag", "overlap")
@@ -501,6 +520,10 @@ def show(result: dict[str, Any]) -> None:
         area = "  ".join(f"{figure} {value:.4g}" for figure, value in row["area"].items())
         text = area if row["counted"] else f"not counted: {row['left_out']}"
         print(f"{row['family']:<10}seed {row['seed']}  {row['env_steps']:>11,} env steps  {text}")
+    for family, figures in result["judged"].items():
+        for name, value in figures.items():
+            text = f"{value['mean']:.4g} ({value['least']:.4g} to {value['greatest']:.4g})"
+            print(f"{family:<10}{name}: {text}, {value['runs']} runs judged")
     for ratio in result["ratios"]:
         print(text_of(ratio))
     if not result["ratios"]:

@@ -102,6 +102,14 @@ def test_folders_are_reported_again_and_a_run_that_failed_is_named(seeds, tmp_pa
     assert ratio["complete"] and not ratio["ratio_met"] and not ratio["unharmed_met"]
 
 
+def test_evaluations_are_told_by_their_least_mean_and_greatest(seeds):
+    rows = [{"family": "fast", "evaluation": {"yaw_rate_error": value}} for value in (0.1, 0.3, 0.5)]
+    rows.append({"family": "reference", "evaluation": {}})
+    found = seeds.judged_of(rows)
+    assert found == {"fast": {"yaw_rate_error": {"runs": 3, "least": 0.1, "mean": pytest.approx(0.3), "greatest": 0.5}}}
+    assert seeds.numbers_of({"survival": 1.0, "report": {"clips": []}, "success": None}) == {"survival": 1.0}
+
+
 def test_a_run_that_stopped_early_does_not_cut_the_range_of_all(seeds, tmp_path):
     made_up(seeds, tmp_path, {"fast": [1.0, 1.0, 1.0], "reference": [1.0]}, rows=20)
     whole = json.loads((tmp_path / "settings.json").read_text())
@@ -147,6 +155,8 @@ def test_the_command_trains_both_families_and_refuses_to_mix_runs(seeds, tmp_pat
     assert all(0 < len(row["curves"]["episode_return"]) <= seeds.POINTS for row in result["results"])
     # On a CPU the fast path is the plain one: the same numbers, which no other comparison may yield.
     assert result["ratios"][0]["ratio"] == 1.0
-    assert "rise" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "rise" in said and "1 runs judged" in said
+    assert result["judged"]["fast"]["return"] == result["judged"]["reference"]["return"]
     with pytest.raises(TickgraphError, match="has run fast_0 already"):
         seeds.main(words)
