@@ -13,9 +13,9 @@ graphs, which change no maths; with `--reference eager` the reference has none, 
 updates.
 
 What is compared is the mean return of the episodes that ended in an interval of the log (`episode_return`) over env
-steps; beside it their length (`episode_length`) and the error of the planar velocity (`metric/lin_vel_error`, over all
-worlds and ticks, so without regard to which episodes ended). Rows in which no episode ended are left out. The curve
-between two rows is a straight line. An area is the integral of that by trapezoids, over the range of env steps that
+steps; beside it their length (`episode_length`) and the errors of the planar velocity and of the yaw rate
+(`metric/...`, over all worlds and ticks, so without regard to which episodes ended). Rows in which no episode ended are
+left out. The curve between two rows is a straight line. An area is the integral of that by trapezoids, over the range of env steps that
 all counted runs have in common, divided by the range's length: the mean level, in the units of the curve. The range
 begins at the last of the runs' third rows and ends at the first of their last rows. Of a run that failed, or did not
 come half as far as its family's median run, nothing is counted, and the comparison is then marked as incomplete.
@@ -62,7 +62,7 @@ from tickgraph.tasks.registry import load
 
 TASK = "g1_walk_flat"
 FAMILIES = ("fast", "reference")
-FIGURES = ("episode_return", "episode_length", "metric/lin_vel_error")
+FIGURES = ("episode_return", "episode_length", "metric/lin_vel_error", "metric/yaw_rate_error")
 BAR = 0.15
 SKIPPED_ROWS = 2  # worlds begin in the middle of an episode: the first rows know the ends of those alone
 LEAST_RISE = 2.0  # of the reference's return, for a comparison that says something
@@ -552,12 +552,13 @@ def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    figure = Figure(figsize=(17, 4.6), layout="constrained")
     FigureCanvasAgg(figure)
     colors = {"fast": "#1f4e9c", "reference": "#b5573f"}
-    names = ("return of an episode", "length of an episode (control steps)", "error of planar velocity (m/s)")
+    names = ("return of an episode", "length of an episode (control steps)")
+    names += ("error of planar velocity (m/s)", "error of yaw rate (rad/s)")
     span = result["range_env_steps"]
-    for axes, key, name in zip(figure.subplots(1, 3), FIGURES, names, strict=True):
+    for axes, key, name in zip(figure.subplots(1, len(FIGURES)), FIGURES, names, strict=True):
         for family, color in colors.items():
             rows = [row for row in result["results"] if row["family"] == family and key in row["curves"]]
             for row in rows:

@@ -17,6 +17,7 @@ _CURVES = {
     "episode_return": "return of an episode",
     "episode_length": "length of an episode (control steps)",
     "metric/lin_vel_error": "error of planar velocity (m/s)",
+    "metric/yaw_rate_error": "error of yaw rate (rad/s)",
     "env_steps_per_s": "env steps per second",
 }
 _SEARCHED = {"err": "mean error of forward speed (m/s)", "surv": "survival"}
