@@ -14,11 +14,12 @@ updates.
 
 What is compared is the mean return of the episodes that ended in an interval of the log (`episode_return`) over env
 steps; beside it their length (`episode_length`) and the errors of the planar velocity and of the yaw rate
-(`metric/...`, over all worlds and ticks, so without regard to which episodes ended). Rows in which no episode ended are
-left out. The curve between two rows is a straight line. An area is the integral of that by trapezoids, over the range of env steps that
-all counted runs have in common, divided by the range's length: the mean level, in the units of the curve. The range
-begins at the last of the runs' third rows and ends at the first of their last rows. Of a run that failed, or did not
-come half as far as its family's median run, nothing is counted, and the comparison is then marked as incomplete.
+(`metric/...`, over all worlds and ticks, so without regard to which episodes ended). Rows in which no episode ended
+are left out. The curve between two rows is a straight line. An area is the integral of that by trapezoids, over the
+range of env steps that all counted runs have in common, divided by the range's length: the mean level, in the units
+of the curve. The range begins at the last of the runs' third rows and ends at the first of their last rows. Of a run
+that failed, or did not come half as far as its family's median run, nothing is counted, and the comparison is then
+marked as incomplete.
 
 The bar: the mean areas of the return differ by at most 15%, and each lies between the least and the greatest area of
 the other family. Few seeds may miss such a bar, or meet it, by luck; so the ratio has a 95% interval (of Student's t,
