@@ -13,7 +13,7 @@ from motion_toys import KNEE, LACKING, SKELETON, J, rows, write
 from tickgraph.core.errors import TickgraphError
 from tickgraph.motion import motion as limits
 from tickgraph.motion.figures import figures
-from tickgraph.motion.load import find, load_clips, read_motion
+from tickgraph.motion.load import find, load_clips, read_motion, shipped
 from tickgraph.motion.read_npz import BODY_KEYS
 
 NAMES = list(SKELETON.joint_names)
@@ -94,6 +94,29 @@ def test_quaternions_in_the_wrong_place_are_pointed_out(tmp_path: Path) -> None:
     path = write(tmp_path / "w.csv", table)
     assert any("upside down" in note and "--quat wxyz" in note for note in read_motion(path).notes)
     assert not any("upside" in note for note in read_motion(path, order="wxyz").notes)
+
+
+@pytest.mark.parametrize("heading", [0.0, 0.5, 1.5, 3.0])
+@pytest.mark.parametrize(("right", "wrong"), [("wxyz", "xyzw"), ("xyzw", "wxyz")])
+def test_the_other_order_is_named_whichever_way_the_robot_walks(
+    tmp_path: Path, heading: float, right: str, wrong: str
+) -> None:
+    motion = read_motion(shipped()["walk"])
+    assert motion.notes == []
+    turn = np.array([np.cos(heading / 2), np.sin(heading / 2)])
+    w, x, y, z = motion.root_quat.T
+    quat = np.stack([turn[0] * w - turn[1] * z, turn[0] * x - turn[1] * y, turn[0] * y + turn[1] * x])
+    quat = np.concatenate((quat, [turn[0] * z + turn[1] * w])).T
+    (c, s), pos = (np.cos(heading), np.sin(heading)), motion.root_pos.copy()
+    pos[:, :2] = pos[:, :2] @ np.array([[c, s], [-s, c]])
+    if right == "xyzw":
+        quat = quat[:, [1, 2, 3, 0]]
+    qpos = np.concatenate((pos, quat, motion.joint_pos), axis=1)
+    npz, csv = save(tmp_path / "a.npz", fps=50, qpos=qpos), write(tmp_path / "a.csv", qpos)
+    for path in (npz, csv):
+        assert [note for note in read_motion(path, fps=50.0, order=right).notes if "quat" in note] == []
+        (note,) = read_motion(path, fps=50.0, order=wrong).notes
+        assert f"--quat {right}" in note and any(w in note for w in ("upside down", "slides at", "leans by")), note
 
 
 @pytest.mark.parametrize(

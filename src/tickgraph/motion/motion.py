@@ -124,11 +124,6 @@ def order_of(names: Sequence[str], wanted: Sequence[str], path: Path, what: str)
     return [full.index(name) for name in wanted]
 
 
-def upside_down(quat: Floats) -> bool:
-    """Tell whether the root hangs upside down in most frames, as it does where w stands in the wrong place."""
-    return bool(np.mean(1.0 - 2.0 * (quat[:, 1] ** 2 + quat[:, 2] ** 2) < -0.5) > 0.5)
-
-
 def _meant(unknown: list[str], wanted: Sequence[str]) -> str:
     hint = nearby(unknown[0], wanted)
     return f" ({hint})" if hint else ""

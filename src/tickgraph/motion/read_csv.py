@@ -20,13 +20,12 @@ from tickgraph.motion.motion import (
     checked_fps,
     order_of,
     unit_quaternions,
-    upside_down,
 )
+from tickgraph.motion.quat_order import ORDERS, other_order, upside_down
 from tickgraph.motion.skeleton import Skeleton
 
 ASSUMED_FPS = 30.0  # of the retargeted LAFAN1 sets
 SLOWEST_STEP_S = 1.0  # between two frames; no motion is told so slowly
-ORDERS = ("xyzw", "wxyz")
 _TOLD_EVERY = 1000  # lines
 _TIMES = ("time", "t", "timestamp", "time_s")
 _COUNTERS = ("", "unnamed: 0", "frame", "frame_id", "frame_index", "index")
@@ -87,12 +86,14 @@ def read_csv(
         notes.append(
             f"the file does not say its rate: {ASSUMED_FPS:g} frames per second assumed (--fps of `motion convert`)"
         )
+    fps = checked_fps(fps, path)
     quat = unit_quaternions(table[:, layout.quaternion], path, lambda frame: f"line {lines[frame]}")
-    if upside_down(quat):
-        other = "" if header is not None else f"; if it is not, try --quat {'wxyz' if order == 'xyzw' else 'xyzw'}"
-        notes.append(f"the robot is upside down in most frames{other}")
     position, joints = table[:, layout.position], table[:, layout.joints]
-    return Motion(path.stem, skeleton, checked_fps(fps, path), position, quat, joints, notes)
+    if order is not None:
+        notes += other_order(skeleton, position, quat, joints, fps, order)
+    elif upside_down(quat):  # the names tell the order
+        notes.append("the robot is upside down in most frames")
+    return Motion(path.stem, skeleton, fps, position, quat, joints, notes)
 
 
 def _read(path: Path, size: int, tell: Tell | None) -> tuple[list[str] | None, Floats, list[int]]:

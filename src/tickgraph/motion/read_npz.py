@@ -22,8 +22,8 @@ from tickgraph.motion.motion import (
     checked_fps,
     order_of,
     unit_quaternions,
-    upside_down,
 )
+from tickgraph.motion.quat_order import other_order, upside_down
 from tickgraph.motion.resample import angular_rates, rates
 from tickgraph.motion.skeleton import Skeleton
 
@@ -72,14 +72,16 @@ def read_npz(
             raise TickgraphError(f"{path} lacks fps; give --fps to `tickgraph motion convert`, and take what it makes")
         fps = _scalar(arrays["fps"], path)
     fps = checked_fps(fps, path)
+    order = order or "wxyz"
     swap = [3, 0, 1, 2] if order == "xyzw" else [0, 1, 2, 3]
     notes: list[str] = []
     if "qpos" in arrays:
         root_pos, root_quat, joints = _positions(arrays, skeleton, path, swap)
+        notes += other_order(skeleton, root_pos, root_quat, joints, fps, order)
     else:
         root_pos, root_quat, joints = _bodies(arrays, skeleton, path, swap, fps, notes)
-    if upside_down(root_quat):
-        notes.append("the robot is upside down in most frames; if it is not, try --quat xyzw")
+        if upside_down(root_quat):  # the bodies tell the order
+            notes.append("the robot is upside down in most frames")
     return Motion(path.stem, skeleton, fps, root_pos, root_quat, joints, notes)
 
 
