@@ -21,6 +21,7 @@ MAX_FRAMES = 500_000  # 2.8 hours at 50 frames per second, 0.8 GB with all bodie
 MAX_FPS = 1000.0
 UNIT_TOLERANCE = 1e-3  # a quaternion's length may differ from 1 by this much; it is scaled to 1
 JOINT_SUFFIX = "_joint"
+_SHOWN = 8  # names in an error
 
 Floats = NDArray[np.float64]
 
@@ -110,18 +111,24 @@ def order_of(names: Sequence[str], wanted: Sequence[str], path: Path, what: str)
     """Return for each wanted name its place in `names`; joints may lack the ending "_joint".
 
     Raises:
-        TickgraphError: a name is missing, unknown or there twice; all of them are named.
+        TickgraphError: a name is missing, unknown or there twice; the first of them are named.
     """
     full = [name if name in wanted else f"{name}{JOINT_SUFFIX}" for name in names]
     unknown = [name for name, other in zip(names, full, strict=True) if other not in wanted]
     missing = [name for name in wanted if name not in full]
     twice = sorted({name for name in full if full.count(name) > 1 and name in wanted})
-    parts = [f"lacks {', '.join(missing)}"] if missing else []
-    parts += [f"has {', '.join(twice)} twice"] if twice else []
-    parts += [f"has unknown {', '.join(unknown)}{_meant(unknown, wanted)}"] if unknown else []
+    parts = [f"lacks {shown(missing)}"] if missing else []
+    parts += [f"has {shown(twice)} twice"] if twice else []
+    parts += [f"has unknown {shown(unknown)}{_meant(unknown, wanted)}"] if unknown else []
     if parts:
         raise TickgraphError(f"{path}: of the robot's {len(wanted)} {what}s the file {'; it '.join(parts)}")
     return [full.index(name) for name in wanted]
+
+
+def shown(names: Sequence[str]) -> str:
+    """Return names as words, the first few of many."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _meant(unknown: list[str], wanted: Sequence[str]) -> str:

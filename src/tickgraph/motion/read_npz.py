@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.errors import TickgraphError
 from tickgraph.motion.clip import Tell
 from tickgraph.motion.motion import (
     Floats,
@@ -21,13 +21,15 @@ from tickgraph.motion.motion import (
     check_size,
     checked_fps,
     order_of,
+    shown,
     unit_quaternions,
 )
 from tickgraph.motion.quat_order import other_order, upside_down
 from tickgraph.motion.resample import angular_rates, rates
 from tickgraph.motion.skeleton import Skeleton
 
-BODY_KEYS = ("joint_pos", "joint_vel", "body_pos_w", "body_quat_w", "body_lin_vel_w", "body_ang_vel_w")
+NEEDED = ("joint_pos", "body_pos_w", "body_quat_w")
+VELOCITIES = ("joint_vel", "body_lin_vel_w", "body_ang_vel_w")
 _NAMES = ("joint_names", "body_names")
 _WIDTHS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
 # Bodies may differ from our robot's by this much, m: descriptions of one robot do, the joints' order does far more.
@@ -43,10 +45,10 @@ def read_npz(
 ) -> Motion:
     """Read an npz file; only plain arrays are ever loaded, never pickled objects.
 
-    Either fps and BODY_KEYS, or fps and qpos (T, 7 + J); joint_names and body_names may be there. Without joint_names
-    the joints of the first form are in the robot's order or in breadth-first order, whichever puts the bodies where the
-    file has them. Velocities are checked, not used: they are computed anew, and a note says where those of joints and
-    root are others.
+    Either fps and NEEDED, or fps and qpos (T, 7 + J); VELOCITIES, joint_names and body_names may be there. Without
+    joint_names the joints of the first form are in the robot's order or in breadth-first order, whichever puts the
+    bodies where the file has them. Velocities are checked, not used: they are computed anew, and a note says where
+    those of joints and root are others.
 
     Args:
         path: the file.
@@ -59,14 +61,13 @@ def read_npz(
         TickgraphError: one line that names what is wrong and where.
     """
     check_size(path, path.stat().st_size)
-    arrays = _load(path, tell)
-    if "qpos" not in arrays:
-        missing = [key for key in BODY_KEYS if key not in arrays]
-        if missing:
-            hints = "".join(f" ({hint})" for key in missing[:1] if (hint := nearby(key, arrays)))
-            raise TickgraphError(
-                f"{path} lacks {', '.join(missing)}{hints}; expected fps, {', '.join(BODY_KEYS)}, or fps and qpos"
-            )
+    arrays, others = _load(path, tell)
+    missing = [key for key in NEEDED if key not in arrays]
+    if missing and "qpos" not in arrays:
+        raise TickgraphError(
+            f"{path} lacks {', '.join(missing)}; it has {shown([*arrays, *others]) or 'nothing'}; "
+            f"expected fps, {', '.join(NEEDED)}, or fps and qpos: root position 3, quaternion w x y z, joints"
+        )
     if fps is None:
         if "fps" not in arrays:
             raise TickgraphError(f"{path} lacks fps; give --fps to `tickgraph motion convert`, and take what it makes")
@@ -85,14 +86,14 @@ def read_npz(
     return Motion(path.stem, skeleton, fps, root_pos, root_quat, joints, notes)
 
 
-def _load(path: Path, tell: Tell | None) -> dict[str, NDArray[Any]]:
-    """Return the arrays that matter, checked for kind and size before any of them is read."""
+def _load(path: Path, tell: Tell | None) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Return the arrays that matter, checked for kind and size before any of them is read, and the others' names."""
     with open(path, "rb") as file:
         start = file.read(2)
     if start != b"PK":
         pickled = " but a pickle, which can run code and is never loaded" if start[:1] == b"\x80" else ""
         raise TickgraphError(f"{path} is no npz file{pickled}; save the arrays with numpy.savez")
-    wanted = ("fps", "qpos", *BODY_KEYS, *_NAMES)
+    wanted = ("fps", "qpos", *NEEDED, *VELOCITIES, *_NAMES)
     arrays: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -110,7 +111,7 @@ def _load(path: Path, tell: Tell | None) -> dict[str, NDArray[Any]]:
         if isinstance(error, TickgraphError):
             raise
         raise TickgraphError(f"{path} is damaged: {' '.join(str(error).split())[:150]}") from error
-    return arrays
+    return arrays, [key for key in members if key not in arrays]
 
 
 def _check_header(member: IO[bytes], key: str, path: Path) -> None:
@@ -182,21 +183,28 @@ def _bodies(
     joint_pos = _finite(arrays, "joint_pos", (None, count), path, f": the robot has {count} joints")
     frames = len(joint_pos)
     listed = bodies if names is None else len(names)
-    why = f": {frames} frames, " + (f"the robot's {bodies} bodies" if names is None else f"{listed} body_names")
-    values = {key: _finite(arrays, key, (frames, listed, width), path, why) for key, width in _WIDTHS.items()}
-    joint_vel = _finite(arrays, "joint_vel", (frames, count), path, why)
+    nameless = f"the robot's {bodies} bodies; body_names tells where there are others"
+    why = f": {frames} frames, {nameless if names is None else f'{listed} body_names'}"
+    values = {
+        key: _finite(arrays, key, (frames, listed, width), path, why) for key, width in _WIDTHS.items() if key in arrays
+    }
     pos, quat = values["body_pos_w"], unit_quaternions(values["body_quat_w"][..., swap], path, _frame)
     root_name = skeleton.body_names[0]
     if names is not None and root_name not in names:
         raise TickgraphError(f"{path}: body_names has no {root_name!r}, the root")
     root = 0 if names is None else names.index(root_name)
     joint_order, how = _match(skeleton, pos, quat, joint_pos, root, order, names, path)
-    root_quat, turn = torch.from_numpy(quat[:, root]), values["body_ang_vel_w"][:, root]
+    root_pos, root_quat = torch.from_numpy(pos[:, root]), torch.from_numpy(quat[:, root])
     notes += how
-    notes += _other_velocities("joint_vel", joint_vel, rates(torch.from_numpy(joint_pos), fps), "rad/s")
-    moved = rates(torch.from_numpy(pos[:, root]), fps)
-    notes += _other_velocities("body_lin_vel_w of the root", values["body_lin_vel_w"][:, root], moved, "m/s")
-    notes += _other_velocities("body_ang_vel_w of the root", turn, angular_rates(root_quat, fps), "rad/s")
+    if "joint_vel" in arrays:
+        given = _finite(arrays, "joint_vel", (frames, count), path, why)
+        notes += _other_velocities("joint_vel", given, rates(torch.from_numpy(joint_pos), fps), "rad/s")
+    for key, moved, unit in (
+        ("body_lin_vel_w", rates(root_pos, fps), "m/s"),
+        ("body_ang_vel_w", angular_rates(root_quat, fps), "rad/s"),
+    ):
+        if key in values:
+            notes += _other_velocities(f"{key} of the root", values[key][:, root], moved, unit)
     return pos[:, root], quat[:, root], joint_pos[:, joint_order]
 
 
