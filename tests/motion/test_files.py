@@ -79,6 +79,19 @@ def test_names_may_lack_their_ending_and_a_column_of_times_gives_the_rate(tmp_pa
         read_motion(write(tmp_path / "ms.csv", table, names))
 
 
+def test_remarks_and_names_behind_a_hash_are_as_numpy_writes_them(tmp_path: Path) -> None:
+    plain = read_motion(write(tmp_path / "a.csv", rows()))
+    names = [*(f"root_pos_{letter}" for letter in "xyz"), *(f"root_quat_{letter}" for letter in "xyzw"), *NAMES]
+    np.savetxt(tmp_path / "n.csv", rows(), delimiter=",", header=",".join(names))
+    np.savetxt(tmp_path / "r.csv", rows(), delimiter=";", header="by hand;a;b;c;d;e;f;g;h\n30 fps", footer="the end")
+    for name in ("n.csv", "r.csv"):
+        motion = read_motion(tmp_path / name)
+        assert np.allclose(motion.joint_pos, plain.joint_pos) and np.allclose(motion.root_quat, plain.root_quat)
+    lines = (tmp_path / "a.csv").read_text().replace(",", ";").replace(".", ",")
+    (tmp_path / "comma.csv").write_text(lines)
+    assert "line 1: '0,000000000' has a decimal comma; write numbers with points" in refused(tmp_path / "comma.csv")
+
+
 def test_a_single_frame_has_no_velocity_and_is_not_trained_on(tmp_path: Path) -> None:
     path = write(tmp_path / "d.csv", rows()[:1])
     clip = read_motion(path).clip(50.0)

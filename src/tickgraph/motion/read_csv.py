@@ -48,7 +48,8 @@ def read_csv(
     """Read a text file of one frame a line.
 
     Without names: x y z, quaternion, joints in the robot's order. With names in the first line: any order of columns,
-    joints by their names; a column ``time`` gives the rate. Fields are parted by commas, semicolons or blanks.
+    joints by their names; a column ``time`` gives the rate. Fields are parted by commas, semicolons or blanks; lines
+    that begin with # are names or remarks.
 
     Args:
         path: the file.
@@ -99,6 +100,7 @@ def read_csv(
 def _read(path: Path, size: int, tell: Tell | None) -> tuple[list[str] | None, Floats, list[int]]:
     """Return the names of the first line or None, the numbers (rows, columns), and each row's line."""
     header: list[str] | None = None
+    remark: list[str] = []  # numpy.savetxt writes names behind a #
     numbers = array("d")
     lines: list[int] = []
     width, done = 0, 0
@@ -108,15 +110,26 @@ def _read(path: Path, size: int, tell: Tell | None) -> tuple[list[str] | None, F
             try:
                 text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
             except UnicodeDecodeError:
-                raise TickgraphError(f"{path}, line {line}: this is not text; a motion is a CSV or npz file") from None
+                raise TickgraphError(
+                    f"{path}, line {line}: this is not text in UTF-8; a motion is a CSV or npz file"
+                ) from None
             if not text:
                 continue
-            fields = _fields(text)
+            fields = _fields(text.lstrip("# "))
+            if text.startswith("#"):
+                remark = fields
+                continue
             if not width:
                 width = len(fields)
                 if not any(map(_is_number, fields)):
-                    header = [field.strip().strip("\"'") for field in fields]
+                    if _is_number(fields[0].replace(",", ".")):
+                        raise TickgraphError(
+                            f"{path}, line {line}: {fields[0]!r} has a decimal comma; write numbers with points"
+                        )
+                    header = _header(fields)
                     continue
+                if len(remark) == width:
+                    header = _header(remark)
             if len(fields) != width:
                 raise TickgraphError(f"{path}, line {line}: {len(fields)} columns, expected {width} as before")
             numbers.extend(_numbers(fields, path, line))
@@ -135,10 +148,14 @@ def _read(path: Path, size: int, tell: Tell | None) -> tuple[list[str] | None, F
 
 
 def _fields(text: str) -> list[str]:
-    for mark in (",", ";"):
+    for mark in (";", ","):
         if mark in text:
             return text.removesuffix(mark).split(mark)
     return text.split()
+
+
+def _header(fields: list[str]) -> list[str]:
+    return [field.strip().strip("\"'") for field in fields]
 
 
 def _is_number(text: str) -> bool:
