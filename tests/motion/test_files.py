@@ -323,6 +323,29 @@ def test_references(tmp_path: Path) -> None:
     assert J == 29
 
 
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "folder.csv").mkdir()
+    assert "pipe.csv is no ordinary file" in refused(tmp_path / "pipe.csv")
+    with pytest.raises(TickgraphError, match="holds no .npz and no .csv file"):
+        find(str(tmp_path))
+    with pytest.raises(TickgraphError, match=f"there is no motion file {tmp_path}/gone.csv; put it there"):
+        find(f"{tmp_path}/gone.csv")
+    (tmp_path / "a.npy").touch()
+    assert "numpy.savez(FILE, fps=..., qpos=...)" in refused(tmp_path / "a.npy")
+
+
+def test_clips_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name in ("left", "right"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "walk.csv", rows())
+    write(tmp_path / "hop.csv", rows())
+    write(tmp_path / "hop.txt", rows())
+    files = [str(tmp_path / name) for name in ("left", "right", "hop.csv", "hop.txt")]
+    names = ["squat", "left/walk", "right/walk", "hop.csv", "hop.txt", "squat (2)", "march"]
+    assert [clip.name for clip in load_clips(["squat", *files, "squat", "march"], 50.0)] == names
+
+
 def test_clips_are_read_once_until_a_file_changes(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", rows())
     first = load_clips([str(file)], 50.0)

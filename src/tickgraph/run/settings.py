@@ -209,7 +209,10 @@ def fit(task: Task, config: dict[str, Any], where: Path) -> None:
                 f"{where} does not fit the task any more: {path} was {value!r} and is {current[path]!r} now"
             )
         known[path].set(_restored(value, known[path].value))
-    recheck(task)
+    try:
+        recheck(task)
+    except TickgraphError as error:
+        raise TickgraphError(f"{where}: {error}") from error
 
 
 def clone(value: Any) -> Any:
