@@ -91,8 +91,18 @@ def test_the_report_of_each_clip(tmp_path):
     assert lines[0].split()[:5] == ["clip", "s", "episodes", "success", "played"]
     assert lines[1].split() == ["short", "0.1", "1", "100%", "100%", "0.200", "0.100", "0.200", "0.025", "0.040"]
     assert lines[3].split() == ["unplayed", "0.2", "0", *["-"] * 7]
+    assert lines[4].startswith("note: 1 of 3 clips had no episode and are in no figure: an evaluation plays each clip")
+    value["clips"].pop()
+    assert not [line for line in report.lines(value) if "note" in line]
     path = report.plot(value, "a title", tmp_path)
     assert path.name == "tracking.png" and path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_an_evaluation_without_its_command_is_one_line():
+    task = load("g1_motion_tracking")
+    task.env.commands["dance"] = task.env.commands.pop("motion")
+    with pytest.raises(TickgraphError, match="judges the motion command 'motion', but the task's commands are dance;"):
+        evaluation_env_cfg(task)
 
 
 def test_a_report_is_no_row_of_the_table():

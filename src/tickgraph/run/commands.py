@@ -97,7 +97,8 @@ at once, and what came after the last checkpoint is lost. Go on with --resume.""
             "Play the newest checkpoint of a run and write an mp4; needs no display.",
             (
                 Option("video", "FILE", "the mp4 to write"),
-                Option("seconds", "S", "length of the film", "video.seconds"),
+                Option("seconds", "S", "length of the film, of each world", "video.seconds"),
+                Option("worlds", "N", "worlds on film, one after the other (default: the task's)", "video.worlds"),
                 DEVICE,
                 BACKEND,
                 RUNS,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tickgraph import mdp
+from tickgraph.core.errors import TickgraphError
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.motion.load import load_clips
 from tickgraph.run.arguments import table
@@ -40,7 +41,12 @@ def tracking_evaluation(command_name: str, without: tuple[str, ...] = ()) -> Eva
     """
 
     def edit(cfg: EnvCfg) -> None:
-        motion, step_dt = cfg.commands[command_name], cfg.decimation * cfg.scene.timestep
+        motion, step_dt = cfg.commands.get(command_name), cfg.decimation * cfg.scene.timestep
+        if not isinstance(motion, mdp.MotionCommandCfg):
+            raise TickgraphError(
+                f"the evaluation judges the motion command {command_name!r}, but the task's commands are "
+                f"{', '.join(cfg.commands) or 'none'}; give it tracking_evaluation(NAME)"
+            )
         motion.sampler.mode = "each"
         motion.truncate_on_clip_end = True
         frames = max(clip.frames for clip in load_clips(motion.clips, fps=round(1.0 / step_dt, 6)))
@@ -106,7 +112,7 @@ class TrackingReport:
         return {"clips": clips}
 
     def lines(self, report: dict[str, Any]) -> list[str]:
-        """Return the figures of each clip as a table."""
+        """Return the figures of each clip as a table, and a note where some clips had no episode."""
         head = (
             "clip",
             "s",
@@ -130,7 +136,14 @@ class TrackingReport:
             )
             for clip in report["clips"]
         ]
-        return [line.rstrip() for line in table([head, *rows])]
+        lines = [line.rstrip() for line in table([head, *rows])]
+        unplayed, clips = sum(not clip["episodes"] for clip in report["clips"]), len(report["clips"])
+        if unplayed:
+            lines.append(
+                f"note: {unplayed} of {clips} clips had no episode and are in no figure: an evaluation plays each clip "
+                f"from {clips} episodes on (--episodes of `tickgraph eval`, --evaluation.episodes of `tickgraph train`)"
+            )
+        return lines
 
     def plot(self, report: dict[str, Any], title: str, folder: Path) -> Path:
         """Draw the errors over time, one curve a clip, into tracking.png; returns the file."""
