@@ -80,6 +80,20 @@ def test_angles_in_degrees_are_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "frames; are these degrees? Radians are expected" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(100.0, "are positions in centimetres"), (1000.0, "are positions in millimetres"), (3.0, "")],
+)
+def test_positions_in_another_unit_are_told(
+    factor: float, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = rows()
+    table[:, :3] *= factor
+    assert cli.main(["motion", "info", str(write(tmp_path / "a.csv", table))]) == 0
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if "no foot comes closer" in line]
+    assert words in note and ("Metres are expected" in note) == bool(words)
+
+
 def test_a_motion_far_from_the_origin_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = rows()
     note = "note: the root is up to 1e+09 m from the origin, where float32 goes in steps of 64 m: move the motion"
@@ -107,8 +121,10 @@ def test_play_writes_a_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     write(tmp_path / "a.csv", rows()[:10])
     target = tmp_path / "a.mp4"
     code = cli.main(["motion", "play", str(tmp_path / "a.csv"), "--video", str(target)])
-    if "no pictures can be drawn here" in capsys.readouterr().err:
+    shown = capsys.readouterr()
+    if "no pictures can be drawn here" in shown.err:
         pytest.skip("nothing can be drawn here")
+    assert "note: the file does not say its rate" in shown.out
     assert code == 0 and target.stat().st_size > 1000 and target.read_bytes()[4:8] == b"ftyp"
 
 

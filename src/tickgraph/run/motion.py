@@ -162,6 +162,8 @@ def _play(parsed: Parsed) -> int:
     motion, source = _read(parsed)
     film_clip(motion.clip(), target)
     print(f"{target}: {source}")
+    for note in motion.notes:
+        print(f"note: {note}")
     return 0
 
 
