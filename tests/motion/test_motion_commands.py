@@ -128,9 +128,23 @@ def test_play_writes_a_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert code == 0 and target.stat().st_size > 1000 and target.read_bytes()[4:8] == b"ftyp"
 
 
+def test_a_part_of_a_motion_is_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = write(tmp_path / "a.csv", rows()), tmp_path / "b.npz"  # 31 frames at 30 fps, 1 m/s along x
+    for words, x in (("--from 0.2 --to 0.6", (0.2, 0.6)), ("--from 0.9", (0.9, 1.0)), ("--to 0.1", (0.0, 0.1))):
+        assert cli.main(["motion", "convert", str(source), str(target), "--to-fps", "30", *words.split()]) == 0
+        with np.load(target) as arrays:
+            assert arrays["body_pos_w"][[0, -1], 0, 0] == pytest.approx(x, abs=1e-6)
+    assert "a.csv: 4 frames at 30 fps" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        ("info a.csv --from 1.5", "a has no frame from 1.5 s; it goes from 0 to 1 s"),
+        ("info a.csv --from 0.5 --to 0.4", "a has no frame from 0.5 to 0.4 s"),
+        ("convert a.csv b.npz --from 1", "holds 1 frame from --from to --to; a motion needs at least 2"),
+        ("convert a.csv b.npz --from -1", "--from is -1, expected seconds from the first frame, at least 0"),
+        ("convert a.csv b.npz --to nan", "--to is nan, expected seconds"),
         ("inf a.csv", "no command `tickgraph motion inf`; did you mean 'info'"),
         ("convert a.csv", "needs FILE OUT"),
         ("info", "needs FILE"),

@@ -21,6 +21,7 @@ MAX_FRAMES = 500_000  # 2.8 hours at 50 frames per second, 0.8 GB with all bodie
 MAX_FPS = 1000.0
 UNIT_TOLERANCE = 1e-3  # a quaternion's length may differ from 1 by this much; it is scaled to 1
 JOINT_SUFFIX = "_joint"
+_ROUNDING = 1e-6  # frames
 _SHOWN = 8  # names in an error
 
 Floats = NDArray[np.float64]
@@ -49,6 +50,21 @@ class Motion:
     def frames(self) -> int:
         """Number of frames, T."""
         return len(self.root_pos)
+
+    def part(self, start: float = 0.0, end: float = math.inf) -> Motion:
+        """Return the frames between two times in the motion, s, both included.
+
+        Raises:
+            TickgraphError: there are none.
+        """
+        first = max(0, math.ceil(start * self.fps - _ROUNDING))
+        last = int(min(self.frames - 1, end * self.fps + _ROUNDING))
+        if first > last:
+            length, until = (self.frames - 1) / self.fps, f" to {end:g}" if end < math.inf else ""
+            raise TickgraphError(f"{self.name} has no frame from {start:g}{until} s; it goes from 0 to {length:g} s")
+        pick = slice(first, last + 1)
+        parts = {name: getattr(self, name)[pick] for name in ("root_pos", "root_quat", "joint_pos")}
+        return replace(self, **parts)
 
     def clip(self, fps: float | None = None, tell: Tell | None = None) -> Clip:
         """Return the clip at `fps` frames per second, by default its own.
