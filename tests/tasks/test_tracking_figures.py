@@ -200,6 +200,14 @@ def test_what_a_motion_cannot_be_is_one_line(change, reason):
     assert reason in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["anchor_pos", "anchor_ori", "ee_body_pos"])
+def test_a_distance_that_every_state_exceeds_is_refused(name):
+    cfg = load("g1_motion_tracking").env
+    cfg.terminations[name].params["threshold"] = -0.5
+    with pytest.raises(TickgraphError, match=f"{name}: threshold is -0.5, expected a finite number of at least 0"):
+        Env(cfg, 2, execution="eager")
+
+
 def test_training_on_a_clip_of_one_frame_is_refused_in_one_line(tmp_path, capsys):
     """Case G02 d: the first row of a retargeted motion alone."""
     row = np.zeros(36)
