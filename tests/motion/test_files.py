@@ -331,6 +331,8 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         find(str(tmp_path))
     with pytest.raises(TickgraphError, match=f"there is no motion file {tmp_path}/gone.csv; put it there"):
         find(f"{tmp_path}/gone.csv")
+    with pytest.raises(TickgraphError, match=f"there is no motion file {Path.cwd()}/gone.npz; put it there"):
+        find("gone.npz")
     (tmp_path / "a.npy").touch()
     assert "numpy.savez(FILE, fps=..., qpos=...)" in refused(tmp_path / "a.npy")
 

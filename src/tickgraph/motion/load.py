@@ -69,8 +69,8 @@ def find(reference: str) -> list[Path]:
             raise TickgraphError(f"the folder {path} holds no .npz and no .csv file")
         return files
     if not path.exists():
-        if path.is_absolute():  # as a run's configuration keeps it
-            raise TickgraphError(f"there is no motion file {reference}; put it there, or name another")
+        if path.is_absolute() or path.suffix.lower() in _READERS:
+            raise TickgraphError(f"there is no motion file {path.absolute()}; put it there, or name another")
         hint = nearby(reference, own) or f"the clips that come with tickgraph are {', '.join(own)}"
         raise TickgraphError(f"there is no clip and no file {reference!r}; {hint}")
     return [path]
