@@ -209,6 +209,15 @@ def test_what_an_npz_has_instead_is_named(tmp_path: Path) -> None:
     assert "it has key0, key1, key2, key3, key4, key5, key6, key7 and 12 more; expected" in line
 
 
+def test_bodies_tell_that_quaternions_are_in_the_other_order(tmp_path: Path) -> None:
+    arrays = bodies()
+    path = save(tmp_path / "a.npz", **{**arrays, "body_quat_w": arrays["body_quat_w"][..., [1, 2, 3, 0]]})
+    assert "they are there: give --quat xyzw to `motion convert`" in refused(path)
+    (clip,) = load_clips("squat", 50.0)
+    assert torch.equal(read_motion(path, order="xyzw").clip().qpos, clip.qpos)
+    assert "they are there: give --quat wxyz" in refused(save(tmp_path / "b.npz", **arrays), order="xyzw")
+
+
 def test_velocities_may_be_missing_as_they_are_not_used(tmp_path: Path) -> None:
     (clip,) = load_clips("squat", 50.0)
     for left_out in (*((key,) for key in VELOCITIES), VELOCITIES):

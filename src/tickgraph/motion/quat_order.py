@@ -8,7 +8,8 @@ import torch
 from tickgraph.motion.motion import Floats
 from tickgraph.motion.skeleton import Skeleton
 
-ORDERS = {"xyzw": [1, 2, 3, 0], "wxyz": [3, 0, 1, 2]}  # read in this order, how w x y z of the other are found
+# Of an order: the other one, and where w x y z of a quaternion stand that should have been read in that one.
+OTHER_ORDER = {"xyzw": ("wxyz", [1, 2, 3, 0]), "wxyz": ("xyzw", [3, 0, 1, 2])}
 _COMPARED = 500  # frames, spread over the motion
 # The other order has to explain the motion much better: people lean and feet slide in sound motions too.
 _UPRIGHT, _LEANS_MORE = 30.0, 15.0  # degrees
@@ -29,8 +30,8 @@ def other_order(
         fps: frames per second.
         order: ``xyzw`` or ``wxyz``.
     """
-    other = "wxyz" if order == "xyzw" else "xyzw"
-    turned = root_quat[:, ORDERS[order]]
+    other, columns = OTHER_ORDER[order]
+    turned = root_quat[:, columns]
     if upside_down(root_quat):
         return [f"the robot is upside down in most frames; if it is not, try --quat {other}"]
     (leans, slides), (would_lean, would_slide) = (

@@ -21,7 +21,7 @@ from tickgraph.motion.motion import (
     order_of,
     unit_quaternions,
 )
-from tickgraph.motion.quat_order import ORDERS, other_order, upside_down
+from tickgraph.motion.quat_order import OTHER_ORDER, other_order, upside_down
 from tickgraph.motion.skeleton import Skeleton
 
 ASSUMED_FPS = 30.0  # of the retargeted LAFAN1 sets
@@ -63,8 +63,8 @@ def read_csv(
     """
     size = path.stat().st_size
     check_size(path, size)
-    if order is not None and order not in ORDERS:
-        raise TickgraphError(f"the order of quaternions is {order!r}, expected {' or '.join(ORDERS)}")
+    if order is not None and order not in OTHER_ORDER:
+        raise TickgraphError(f"the order of quaternions is {order!r}, expected {' or '.join(OTHER_ORDER)}")
     header, table, lines = _read(path, size, tell)
     notes: list[str] = []
     if header is None:

@@ -24,7 +24,7 @@ from tickgraph.motion.motion import (
     shown,
     unit_quaternions,
 )
-from tickgraph.motion.quat_order import other_order, upside_down
+from tickgraph.motion.quat_order import OTHER_ORDER, other_order, upside_down
 from tickgraph.motion.resample import angular_rates, rates
 from tickgraph.motion.skeleton import Skeleton
 
@@ -32,6 +32,7 @@ NEEDED = ("joint_pos", "body_pos_w", "body_quat_w")
 VELOCITIES = ("joint_vel", "body_lin_vel_w", "body_ang_vel_w")
 _NAMES = ("joint_names", "body_names")
 _WIDTHS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
+_WXYZ = {"wxyz": [0, 1, 2, 3], "xyzw": [3, 0, 1, 2]}  # where w x y z stand in a file's order
 # Bodies may differ from our robot's by this much, m: descriptions of one robot do, the joints' order does far more.
 _BODY_TOLERANCE = 0.1
 _COMPARED = 500  # frames, spread over the file
@@ -74,13 +75,12 @@ def read_npz(
         fps = _scalar(arrays["fps"], path)
     fps = checked_fps(fps, path)
     order = order or "wxyz"
-    swap = [3, 0, 1, 2] if order == "xyzw" else [0, 1, 2, 3]
     notes: list[str] = []
     if "qpos" in arrays:
-        root_pos, root_quat, joints = _positions(arrays, skeleton, path, swap)
+        root_pos, root_quat, joints = _positions(arrays, skeleton, path, order)
         notes += other_order(skeleton, root_pos, root_quat, joints, fps, order)
     else:
-        root_pos, root_quat, joints = _bodies(arrays, skeleton, path, swap, fps, notes)
+        root_pos, root_quat, joints = _bodies(arrays, skeleton, path, order, fps, notes)
         if upside_down(root_quat):  # the bodies tell the order
             notes.append("the robot is upside down in most frames")
     return Motion(path.stem, skeleton, fps, root_pos, root_quat, joints, notes)
@@ -164,19 +164,24 @@ def _joint_order(arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path
 
 
 def _positions(
-    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, swap: list[int]
+    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, quat_order: str
 ) -> tuple[Floats, Floats, Floats]:
     order = _joint_order(arrays, skeleton, path)
     count = len(skeleton.joint_names)
     why = f": root position 3, quaternion 4, joints {count}"
     qpos = _finite(arrays, "qpos", (None, 7 + count), path, why)
-    quat = unit_quaternions(qpos[:, 3:7][:, swap], path, _frame)
+    quat = unit_quaternions(qpos[:, 3:7][:, _WXYZ[quat_order]], path, _frame)
     joints = qpos[:, 7:]
     return qpos[:, :3], quat, joints if order is None else joints[:, order]
 
 
 def _bodies(
-    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, swap: list[int], fps: float, notes: list[str]
+    arrays: dict[str, NDArray[Any]],
+    skeleton: Skeleton,
+    path: Path,
+    quat_order: str,
+    fps: float,
+    notes: list[str],
 ) -> tuple[Floats, Floats, Floats]:
     order, names = _joint_order(arrays, skeleton, path), _names(arrays, "body_names")
     count, bodies = len(skeleton.joint_names), len(skeleton.body_names)
@@ -188,12 +193,12 @@ def _bodies(
     values = {
         key: _finite(arrays, key, (frames, listed, width), path, why) for key, width in _WIDTHS.items() if key in arrays
     }
-    pos, quat = values["body_pos_w"], unit_quaternions(values["body_quat_w"][..., swap], path, _frame)
+    pos, quat = values["body_pos_w"], unit_quaternions(values["body_quat_w"][..., _WXYZ[quat_order]], path, _frame)
     root_name = skeleton.body_names[0]
     if names is not None and root_name not in names:
         raise TickgraphError(f"{path}: body_names has no {root_name!r}, the root")
     root = 0 if names is None else names.index(root_name)
-    joint_order, how = _match(skeleton, pos, quat, joint_pos, root, order, names, path)
+    joint_order, how = _match(skeleton, pos, quat, joint_pos, root, order, names, quat_order, path)
     root_pos, root_quat = torch.from_numpy(pos[:, root]), torch.from_numpy(quat[:, root])
     notes += how
     if "joint_vel" in arrays:
@@ -230,9 +235,14 @@ def _match(
     root: int,
     order: list[int] | None,
     names: list[str] | None,
+    quat_order: str,
     path: Path,
 ) -> tuple[list[int], list[str]]:
-    """Return the order of the joints under which the bodies are where the file has them, and what to say of it."""
+    """Return the order of the joints under which the bodies are where the file has them, and what to say of it.
+
+    Args:
+        quat_order: in which `quat` was read.
+    """
     level = skeleton.breadth_first()
     levels = [skeleton.joint_of[body] for body in level if skeleton.joint_of[body] >= 0]
     in_order = list(range(len(skeleton.joint_names)))
@@ -243,20 +253,29 @@ def _match(
     else:
         body_orders = [[(i, i) for i in range(len(level))], [(body, i) for i, body in enumerate(level)]]
     picked = np.unique(np.linspace(0, len(pos) - 1, min(len(pos), _COMPARED)).astype(int))
-    best, found = np.inf, in_order
-    for joints in [order] if order is not None else [in_order, by_level]:
-        ours, _ = skeleton.forward(
-            *(torch.from_numpy(part[picked]) for part in (pos[:, root], quat[:, root], joint_pos[:, joints]))
-        )
-        for pairs in body_orders:
-            mine, theirs = zip(*pairs, strict=True)
-            error = float(np.linalg.norm(ours.numpy()[:, mine] - pos[picked][:, theirs], axis=-1).max())
-            if error < best - 1e-9:
-                best, found = error, joints
+
+    def nearest(root_quat: Floats) -> tuple[float, list[int]]:
+        best, found = np.inf, in_order
+        for joints in [order] if order is not None else [in_order, by_level]:
+            ours, _ = skeleton.forward(
+                *(torch.from_numpy(part[picked]) for part in (pos[:, root], root_quat, joint_pos[:, joints]))
+            )
+            for pairs in body_orders:
+                mine, theirs = zip(*pairs, strict=True)
+                error = float(np.linalg.norm(ours.numpy()[:, mine] - pos[picked][:, theirs], axis=-1).max())
+                if error < best - 1e-9:
+                    best, found = error, joints
+        return best, found
+
+    best, found = nearest(quat[:, root])
     if best > _BODY_TOLERANCE:
+        other, columns = OTHER_ORDER[quat_order]
+        if nearest(quat[:, root][:, columns])[0] < _BODY_TOLERANCE:
+            hint = f"with the quaternions read as {other} they are there: give --quat {other} to `motion convert`"
+        else:
+            hint = "is it another robot, or another order of joints? joint_names and body_names tell the order"
         raise TickgraphError(
-            f"{path}: bodies lie up to {best:.2g} m from where the joints put those of our robot; "
-            "is it another robot, or another order of joints or quaternions? joint_names and body_names tell the order"
+            f"{path}: bodies lie up to {best:.2g} m from where the joints put those of our robot; {hint}"
         )
     notes = []
     if order is None:
