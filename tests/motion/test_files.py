@@ -59,6 +59,7 @@ def test_a_nameless_csv(tmp_path: Path) -> None:
         ("x", "y", "z", "qw", "qx", "qy", "qz"),
         ("root_pos_x", "root_pos_y", "root_pos_z", "root_quat_w", "root_quat_x", "root_quat_y", "root_quat_z"),
         ("px", "py", "pz", "w", "x", "y", "z"),
+        ("root_translateX", "root_translateY", "root_translateZ", "rootRotateW", "rotateX", "rotateY", "rotateZ"),
     ],
 )
 def test_named_columns_in_another_order_are_the_same_motion(tmp_path: Path, root: tuple[str, ...]) -> None:
@@ -161,6 +162,9 @@ def test_joints_that_are_missing_are_named(tmp_path: Path) -> None:
     table = rows()[:, [*range(7), *(7 + i for i in keep)]]
     line = refused(write(tmp_path / "c.csv", table, ["x", "y", "z", "qx", "qy", "qz", "qw", *(NAMES[i] for i in keep)]))
     assert len(keep) == 23 and all(f"{name}_joint" in line for name in LACKING)
+    angles = ["x", "y", "z", "rx", "ry", "rz"]
+    line = refused(write(tmp_path / "e.csv", rows()[:, [*range(6), *range(7, 7 + J)]], [*angles, *NAMES]))
+    assert "do not tell which is the quaternion's w, x, y and z (three angles are not read)" in line
     odd = ["x", "y", "z", "qx", "qy", "qz", "qw", "left_hip_pich_joint", *NAMES[1:]]
     line = refused(write(tmp_path / "o.csv", rows(), odd))
     assert "lacks left_hip_pitch_joint" in line and "did you mean 'left_hip_pitch_joint'" in line

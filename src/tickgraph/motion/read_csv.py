@@ -29,7 +29,7 @@ SLOWEST_STEP_S = 1.0  # between two frames; no motion is told so slowly
 _TOLD_EVERY = 1000  # lines
 _TIMES = ("time", "t", "timestamp", "time_s")
 _COUNTERS = ("", "unnamed: 0", "frame", "frame_id", "frame_index", "index")
-_LETTER = re.compile(r"(?:^|.*[_. /\-]|.*(?:pos|quat|rot|p|q|r|t))([wxyz])$")
+_LETTER = re.compile(r"(?:^|.*[_. /\-]|.*(?:pos|quat|rot|translate|rotate|p|q|r|t))([wxyz])$")
 
 
 @dataclass
@@ -208,8 +208,9 @@ def _layout(header: list[str], skeleton: Skeleton, path: Path) -> _Layout:
     letters = {i: match.group(1) for i in left if (match := _LETTER.match(names[i]))}
     quaternion = _quaternion(names, letters)
     if quaternion is None:
+        angles = "" if "w" in letters.values() else " (three angles are not read)"
         raise TickgraphError(
-            f"{path}: the names of the columns do not tell which is the quaternion's w, x, y and z; "
+            f"{path}: the names of the columns do not tell which is the quaternion's w, x, y and z{angles}; "
             "name them e.g. root_pos_x, root_quat_w"
         )
     rest = [i for i in letters if i not in quaternion]
