@@ -60,9 +60,12 @@ def test_a_run_says_so_wherever_it_goes_on_or_is_judged(
     said = "the clips of commands/motion are not those that the run began with: a has other frames"
     assert cli.main(["eval", str(run.path)]) == 0
     assert f"{said}; what is judged is another task" in capsys.readouterr().err
+    put("walk", clip, slice(0, 60), lift=1.0)
     for iterations in ("3", "4"):  # and it stays so
         assert cli.main([*resumed, iterations]) == 0
-        assert f"{said}; what is resumed is another task" in capsys.readouterr().err
+        shown = capsys.readouterr()
+        assert f"{said}; what is resumed is another task" in shown.err
+        assert ("note: motion a: no foot comes closer to the ground than 1.0" in shown.out) == (iterations == "3")
         assert manifest.read_manifest(run)["exact_resume"] is False
     text = run.config.read_text()
     run.config.write_text(text.replace(str(clip), "march"))

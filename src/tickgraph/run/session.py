@@ -129,7 +129,8 @@ def _train(
     elif trainer.schedule.warmup_is_forced and not resume:
         say(f"updates begin after {trainer.schedule.warmup} iterations: {trainer.schedule.warmup_reason}")
     notes = motion_notes(task, trainer.env.step_dt)
-    for line in note_lines(notes) if not resume else ():
+    said = manifest.read_manifest(run).get("motion_notes") if resume and run.manifest.exists() else None
+    for line in note_lines({name: those for name, those in notes.items() if those != (said or {}).get(name)}):
         say(line)
     trainer.prepare()
     if saved is not None:
