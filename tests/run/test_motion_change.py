@@ -1,5 +1,6 @@
 """A run whose motion files have changed since it began, or whose config.yaml names others, is not silently another."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,18 @@ def test_a_run_says_so_wherever_it_goes_on_or_is_judged(
         assert f"{said}; what is resumed is another task" in shown.err
         assert ("note: motion a: no foot comes closer to the ground than 1.0" in shown.out) == (iterations == "3")
         assert manifest.read_manifest(run)["exact_resume"] is False
+    put("squat", clip, slice(0, 60))
+    plot = (run.plots / "tracking.png").stat().st_mtime_ns
+    words = ["--env.commands.motion.clips", "march", "walk", "--episodes", "2", "--json", "other.json"]
+    assert cli.main(["eval", str(run.path), *words]) == 0
+    shown = capsys.readouterr()
+    assert "note: judged with another env.commands.motion.clips than the run's; no plot is drawn" in shown.out
+    result = json.loads(Path("other.json").read_text())
+    assert [clip["clip"] for clip in result["evaluation"]["report"]["clips"]] == ["march", "walk"]
+    assert result["changed"] == [*words[:3], "--evaluation.episodes", "2"] and not shown.err
+    assert (run.plots / "tracking.png").stat().st_mtime_ns == plot
+    assert cli.main(["eval", str(run.path), "--env.commands.motion.clip", "march"]) == 2
+    assert "did you mean 'clips'" in capsys.readouterr().err
     text = run.config.read_text()
     run.config.write_text(text.replace(str(clip), "march"))
     assert cli.main(["eval", str(run.path)]) == 0
