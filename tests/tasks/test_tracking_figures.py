@@ -11,11 +11,13 @@ from tracking_toys import motion_of, write_clips
 from tickgraph import cli
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.env import Env
+from tickgraph.run import plot
 from tickgraph.run.evaluate import EvalTrace, evaluation_env_cfg
+from tickgraph.run.plot import save_figure
 from tickgraph.run.session import figures_table
 from tickgraph.run.settings import apply_overrides, read_config, write_config
 from tickgraph.tasks.registry import load
-from tickgraph.tasks.tracking_figures import TrackingReport, tracking_figures
+from tickgraph.tasks.tracking_figures import CURVES, TrackingReport, tracking_figures
 
 STEPS, DT = 6, 0.02
 
@@ -96,6 +98,18 @@ def test_the_report_of_each_clip(tmp_path):
     assert not [line for line in report.lines(value) if "note" in line]
     path = report.plot(value, "a title", tmp_path)
     assert path.name == "tracking.png" and path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_names_of_clips_are_drawn_as_they_are(tmp_path, monkeypatch, recwarn):
+    drawn = []
+    monkeypatch.setattr(plot, "save_figure", lambda figure, path: (drawn.append(figure), save_figure(figure, path))[1])
+    curves = {"seconds": [0.02, 0.04]} | dict.fromkeys(CURVES, [0.1, 0.2])
+    names = ["_hidden", "$x^{2$", "走"]
+    report = {"clips": [{"clip": name, "curves": curves} for name in names]}
+    assert TrackingReport("motion").plot(report, "a title", tmp_path).stat().st_size > 1000
+    for axes in drawn[0].axes:
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == names
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
 
 
 def test_an_evaluation_without_its_command_is_one_line():

@@ -150,23 +150,22 @@ class TrackingReport:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from tickgraph.run.files import write_atomically
+        from tickgraph.run.plot import save_figure
 
         figure = Figure(figsize=(11, 7), layout="constrained")
         FigureCanvasAgg(figure)
         figure.suptitle(title, parse_math=False)
         for axes, (name, label) in zip(figure.subplots(2, 2).flat, CURVES.items(), strict=True):
-            for clip in report["clips"]:
+            for number, clip in enumerate(report["clips"]):
                 values = [math.nan if value is None else value for value in clip["curves"][name]]
-                axes.plot(clip["curves"]["seconds"], values, linewidth=1.2, label=clip["clip"])
+                axes.plot(clip["curves"]["seconds"], values, linewidth=1.2, label=str(number))
             axes.set(xlabel="time in the clip (s)", ylabel=label, ylim=(0.0, None))
             axes.grid(alpha=0.3)
             if len(report["clips"]) <= 12:
-                axes.legend(fontsize="small")
-        folder.mkdir(exist_ok=True)
-        path = folder / "tracking.png"
-        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
-        return path
+                for text, clip in zip(axes.legend(fontsize="small").get_texts(), report["clips"], strict=True):
+                    text.set_parse_math(False)  # a name is shown as it is, with dollars and a leading underscore
+                    text.set_text(clip["clip"])
+        return save_figure(figure, folder / "tracking.png")
 
 
 def _episodes(trace: EvalTrace) -> dict[str, Tensor]:
