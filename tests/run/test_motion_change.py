@@ -39,7 +39,9 @@ def test_each_change_of_the_files_is_named(tmp_path: Path) -> None:
     (files[1] / "b.npz").rename(files[1] / "c.npz")
     now = motion_sums(task.env)
     assert changed_motions(began, now) == [f"{head}: a has other frames, c is new, b is gone"]
-    task.env.commands["motion"].clips = ("march",)  # other names are an edit, which is told as one
+    task.env.decimation = 6  # so is another rate
+    assert changed_motions(began, motion_sums(task.env)) == []
+    task.env.decimation, task.env.commands["motion"].clips = 3, ("march",)  # an edit, which is told as one
     assert changed_motions(began, motion_sums(task.env)) == []
     assert changed_motions({}, now) == [] and motion_sums(load("cartpole_swingup").env) == {}
 

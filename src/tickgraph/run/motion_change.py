@@ -11,7 +11,7 @@ from tickgraph.mdp.motion_command import MotionCommandCfg
 from tickgraph.motion.load import load_clips
 
 Motions = dict[str, dict[str, Any]]
-"""Command -> ``clips``, as its configuration names them, and ``sums``: of each clip, by its name. Plain JSON."""
+"""Command -> ``clips``, as its configuration names them, ``fps``, and ``sums`` of each clip by its name. Plain JSON."""
 
 
 def motion_sums(cfg: EnvCfg) -> Motions:
@@ -20,6 +20,7 @@ def motion_sums(cfg: EnvCfg) -> Motions:
     return {
         name: {
             "clips": list(command.clips),
+            "fps": fps,
             "sums": {clip.name: sums_of(clip.qpos) for clip in load_clips(command.clips, fps)},
         }
         for name, command in cfg.commands.items()
@@ -28,11 +29,11 @@ def motion_sums(cfg: EnvCfg) -> Motions:
 
 
 def changed_motions(before: Mapping[str, Mapping[str, Any]], now: Motions) -> list[str]:
-    """Return a line for each command whose files hold other frames than they did; none where it names other clips."""
+    """Return a line for each command whose files hold other frames; none where it asks for other clips, or a rate."""
     lines = []
     for command, value in now.items():
         then = before.get(command)
-        if then is None or list(then["clips"]) != value["clips"]:
+        if then is None or any(then[what] != value[what] for what in ("clips", "fps")):
             continue
         old, new = then["sums"], value["sums"]
         found = [f"{name} has other frames" for name in new if name in old and _differ(old[name], new[name])]
