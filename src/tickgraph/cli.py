@@ -309,15 +309,15 @@ def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
     return task, True
 
 
-def _task_of(run: RunFolder) -> Task:
-    """Rebuild a run's task from its config.yaml."""
+def _task_of(run: RunFolder, check: bool = True) -> Task:
+    """Rebuild a run's task from its config.yaml; unchecked where values are set behind it."""
     from tickgraph.run.settings import fit, read_config
     from tickgraph.tasks import registry
 
     check_compiler_cache()
     config = read_config(run.config)
     task = registry.load(str(config["reference"]))
-    fit(task, config, run.config)
+    fit(task, config, run.config, check)
     return task
 
 
@@ -329,7 +329,7 @@ def _judged(parsed: Parsed, run: RunFolder) -> tuple[Task, list[str]]:
     """
     from tickgraph.run.settings import apply_overrides
 
-    task = _task_of(run)
+    task = _task_of(run, check=not parsed.overrides)
     changed = apply_overrides(task, parsed.overrides)
     others = [path for path in changed if path.startswith("env.")]
     for given, other in (("device", "backend"), ("backend", "device")):

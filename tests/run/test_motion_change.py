@@ -80,6 +80,14 @@ def test_a_run_says_so_wherever_it_goes_on_or_is_judged(
     assert [clip["clip"] for clip in result["evaluation"]["report"]["clips"]] == ["march", "walk"]
     assert result["changed"] == [*words[:3], "--evaluation.episodes", "2"] and not shown.err
     assert (run.plots / "tracking.png").stat().st_mtime_ns == plot
+    clip.rename("moved.npz")  # and as the run's own is gone, another can be named
+    assert cli.main(["eval", str(run.path), "--episodes", "1"]) == cli.main(["eval", str(run.path)]) == 2
+    said_twice = capsys.readouterr().err.splitlines()
+    assert len(said_twice) == 2 and all(f"there is no motion file {clip}; put it there" in line for line in said_twice)
+    assert f"{run.config}: there is no" in said_twice[1]
+    assert cli.main(["eval", str(run.path), *words[:1], "moved.npz", "--episodes", "1"]) == 0
+    Path("moved.npz").rename(clip)
+    capsys.readouterr()
     assert cli.main(["eval", str(run.path), "--env.commands.motion.clip", "march"]) == 2
     assert "did you mean 'clips'" in capsys.readouterr().err
     text = run.config.read_text()
