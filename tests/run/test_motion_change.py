@@ -96,3 +96,6 @@ def test_a_run_says_so_wherever_it_goes_on_or_is_judged(
     err = capsys.readouterr().err
     assert "config.yaml has been edited since it was trained: env.commands.motion.clips is ['march'], was" in err
     assert "began with" not in err
+    run.manifest.write_text("half a manif")
+    assert cli.main(["eval", str(run.path), "--episodes", "1"]) == 0
+    assert f"not known: whether {run.config} has been edited (" in capsys.readouterr().err

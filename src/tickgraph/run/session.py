@@ -269,7 +269,11 @@ def newest_policy(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:
         warn(problem)
     if saved is None:
         raise TickgraphError(f"{run.path} has no checkpoint yet; train a little longer")
-    edited = edits(run)
+    try:
+        edited = edits(run)
+    except TickgraphError as error:  # a damaged manifest takes nothing from the policy
+        warn(f"not known: whether {run.config} has been edited ({error})")
+        edited = None
     if edited:
         warn(f"{run.config} has been edited since it was trained: {told(edited)}; what is judged is what it says now")
     check_held(task, saved.extra.get("held"))
