@@ -332,6 +332,11 @@ def _judged(parsed: Parsed, run: RunFolder) -> tuple[Task, list[str]]:
     task = _task_of(run, check=not parsed.overrides)
     changed = apply_overrides(task, parsed.overrides)
     others = [path for path in changed if path.startswith("env.")]
+    if others:
+        from tickgraph.run.motion_notes import motion_notes, note_lines
+
+        notes = motion_notes(task, task.env.decimation * task.env.scene.timestep)
+        print("\n".join(note_lines(notes, "are told by `tickgraph motion info`")), end="\n" if notes else "")
     for given, other in (("device", "backend"), ("backend", "device")):
         if f"train.{given}" in changed and f"train.{other}" not in changed:
             setattr(task.train, other, "auto")  # the one that goes with what was named

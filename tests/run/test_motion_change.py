@@ -85,7 +85,11 @@ def test_a_run_says_so_wherever_it_goes_on_or_is_judged(
     said_twice = capsys.readouterr().err.splitlines()
     assert len(said_twice) == 2 and all(f"there is no motion file {clip}; put it there" in line for line in said_twice)
     assert f"{run.config}: there is no" in said_twice[1]
-    assert cli.main(["eval", str(run.path), *words[:1], "moved.npz", "--episodes", "1"]) == 0
+    capsys.readouterr()
+    put("squat", tmp_path / "high.npz", lift=1.0)
+    words[1:] = ["high.npz", "moved.npz", "--episodes", "1"]
+    assert cli.main(["eval", str(run.path), *words]) == 0
+    assert capsys.readouterr().out.startswith("note: motion high: no foot comes closer to the ground than 1.0")
     Path("moved.npz").rename(clip)
     capsys.readouterr()
     assert cli.main(["eval", str(run.path), "--env.commands.motion.clip", "march"]) == 2
