@@ -130,7 +130,7 @@ def _dispatch(words: list[str], interrupts: Interrupts | None, began: float) -> 
     parsed = parse(command, rest)
     if parsed.help:
         print(usage(command))
-        if parsed.subject is not None and command.overrides:
+        if parsed.subject is not None and command.overrides and command.subject == "TASK":
             print("\n".join(_values(parsed)))
         return 0
     _check_targets(parsed)
@@ -283,28 +283,38 @@ def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
     return task, True
 
 
-def _task_of(run: RunFolder) -> Task:
-    """Rebuild a run's task from its config.yaml."""
+def _task_of(run: RunFolder, check: bool = True) -> Task:
+    """Rebuild a run's task from its config.yaml; unchecked where values are set behind it."""
     from tickgraph.run.settings import fit, read_config
     from tickgraph.tasks import registry
 
     check_compiler_cache()
     config = read_config(run.config)
     task = registry.load(str(config["reference"]))
-    fit(task, config, run.config)
+    fit(task, config, run.config, check)
     return task
 
 
-def _judged(parsed: Parsed, run: RunFolder) -> Task:
-    """Rebuild a run's task, to be played on the run's device and backend unless the command names others."""
+def _judged(parsed: Parsed, run: RunFolder) -> tuple[Task, list[str]]:
+    """Rebuild a run's task, to be played on the run's device and backend unless the command names others.
+
+    Returns:
+        The task, and which values of its environment are others than the run's.
+    """
     from tickgraph.run.settings import apply_overrides
 
-    task = _task_of(run)
+    task = _task_of(run, check=not parsed.overrides)
     changed = apply_overrides(task, parsed.overrides)
+    others = [path for path in changed if path.startswith("env.")]
+    if others:
+        from tickgraph.run.motion_notes import motion_notes, note_lines
+
+        notes = motion_notes(task, task.env.decimation * task.env.scene.timestep)
+        print("\n".join(note_lines(notes, "are told by `tickgraph motion info`")), end="\n" if notes else "")
     for given, other in (("device", "backend"), ("backend", "device")):
         if f"train.{given}" in changed and f"train.{other}" not in changed:
             setattr(task.train, other, "auto")  # the one that goes with what was named
-    return task
+    return task, others
 
 
 @contextmanager
@@ -322,13 +332,16 @@ def _eval(parsed: Parsed) -> int:
     with _found(parsed) as run:
         from tickgraph.run.session import evaluate_run, figures_table, plot_report, report_lines
 
-        task = _judged(parsed, run)
+        task, others = _judged(parsed, run)
         figures, iteration = evaluate_run(task, run)
         value = {"task": task.name, "run": str(run.path), "iteration": iteration, "evaluation": figures}
+        value["changed"] = parsed.overrides if others else []
         _write_result(parsed, value)
         print(f"{task.name}, {run.path}, iteration {iteration}")
         print("\n".join([*figures_table({"trained": figures}), *report_lines(task, figures)]))
-        if task.evaluation.report is not None:
+        if others:  # the run's plot is that of its own settings
+            print(f"note: judged with another {', '.join(others)} than the run's; no plot is drawn")
+        elif task.evaluation.report is not None:
             print(f"plot: {plot_report(task, run, figures)}")
     return 0
 
@@ -341,7 +354,7 @@ def _play(parsed: Parsed) -> int:
         from tickgraph.run.session import newest_policy
         from tickgraph.run.video import record_video
 
-        task = _judged(parsed, run)
+        task, _ = _judged(parsed, run)
         policy, iteration = newest_policy(task, run)
         print(f"{record_video(task, Path(target), policy)}: iteration {iteration}")
     return 0

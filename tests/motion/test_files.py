@@ -13,8 +13,8 @@ from motion_toys import KNEE, LACKING, SKELETON, J, rows, write
 from tickgraph.core.errors import TickgraphError
 from tickgraph.motion import motion as limits
 from tickgraph.motion.figures import figures
-from tickgraph.motion.load import find, load_clips, read_motion
-from tickgraph.motion.read_npz import BODY_KEYS
+from tickgraph.motion.load import find, load_clips, read_motion, shipped
+from tickgraph.motion.read_npz import NEEDED, VELOCITIES
 
 NAMES = list(SKELETON.joint_names)
 
@@ -59,6 +59,7 @@ def test_a_nameless_csv(tmp_path: Path) -> None:
         ("x", "y", "z", "qw", "qx", "qy", "qz"),
         ("root_pos_x", "root_pos_y", "root_pos_z", "root_quat_w", "root_quat_x", "root_quat_y", "root_quat_z"),
         ("px", "py", "pz", "w", "x", "y", "z"),
+        ("root_translateX", "root_translateY", "root_translateZ", "rootRotateW", "rotateX", "rotateY", "rotateZ"),
     ],
 )
 def test_named_columns_in_another_order_are_the_same_motion(tmp_path: Path, root: tuple[str, ...]) -> None:
@@ -79,6 +80,19 @@ def test_names_may_lack_their_ending_and_a_column_of_times_gives_the_rate(tmp_pa
         read_motion(write(tmp_path / "ms.csv", table, names))
 
 
+def test_remarks_and_names_behind_a_hash_are_as_numpy_writes_them(tmp_path: Path) -> None:
+    plain = read_motion(write(tmp_path / "a.csv", rows()))
+    names = [*(f"root_pos_{letter}" for letter in "xyz"), *(f"root_quat_{letter}" for letter in "xyzw"), *NAMES]
+    np.savetxt(tmp_path / "n.csv", rows(), delimiter=",", header=",".join(names))
+    np.savetxt(tmp_path / "r.csv", rows(), delimiter=";", header="by hand;a;b;c;d;e;f;g;h\n30 fps", footer="the end")
+    for name in ("n.csv", "r.csv"):
+        motion = read_motion(tmp_path / name)
+        assert np.allclose(motion.joint_pos, plain.joint_pos) and np.allclose(motion.root_quat, plain.root_quat)
+    lines = (tmp_path / "a.csv").read_text().replace(",", ";").replace(".", ",")
+    (tmp_path / "comma.csv").write_text(lines)
+    assert "line 1: '0,000000000' has a decimal comma; write numbers with points" in refused(tmp_path / "comma.csv")
+
+
 def test_a_single_frame_has_no_velocity_and_is_not_trained_on(tmp_path: Path) -> None:
     path = write(tmp_path / "d.csv", rows()[:1])
     clip = read_motion(path).clip(50.0)
@@ -94,6 +108,29 @@ def test_quaternions_in_the_wrong_place_are_pointed_out(tmp_path: Path) -> None:
     path = write(tmp_path / "w.csv", table)
     assert any("upside down" in note and "--quat wxyz" in note for note in read_motion(path).notes)
     assert not any("upside" in note for note in read_motion(path, order="wxyz").notes)
+
+
+@pytest.mark.parametrize("heading", [0.0, 0.5, 1.5, 3.0])
+@pytest.mark.parametrize(("right", "wrong"), [("wxyz", "xyzw"), ("xyzw", "wxyz")])
+def test_the_other_order_is_named_whichever_way_the_robot_walks(
+    tmp_path: Path, heading: float, right: str, wrong: str
+) -> None:
+    motion = read_motion(shipped()["walk"])
+    assert motion.notes == []
+    turn = np.array([np.cos(heading / 2), np.sin(heading / 2)])
+    w, x, y, z = motion.root_quat.T
+    quat = np.stack([turn[0] * w - turn[1] * z, turn[0] * x - turn[1] * y, turn[0] * y + turn[1] * x])
+    quat = np.concatenate((quat, [turn[0] * z + turn[1] * w])).T
+    (c, s), pos = (np.cos(heading), np.sin(heading)), motion.root_pos.copy()
+    pos[:, :2] = pos[:, :2] @ np.array([[c, s], [-s, c]])
+    if right == "xyzw":
+        quat = quat[:, [1, 2, 3, 0]]
+    qpos = np.concatenate((pos, quat, motion.joint_pos), axis=1)
+    npz, csv = save(tmp_path / "a.npz", fps=50, qpos=qpos), write(tmp_path / "a.csv", qpos)
+    for path in (npz, csv):
+        assert [note for note in read_motion(path, fps=50.0, order=right).notes if "quat" in note] == []
+        (note,) = read_motion(path, fps=50.0, order=wrong).notes
+        assert f"--quat {right}" in note and any(w in note for w in ("upside down", "slides at", "leans by")), note
 
 
 @pytest.mark.parametrize(
@@ -125,9 +162,16 @@ def test_joints_that_are_missing_are_named(tmp_path: Path) -> None:
     table = rows()[:, [*range(7), *(7 + i for i in keep)]]
     line = refused(write(tmp_path / "c.csv", table, ["x", "y", "z", "qx", "qy", "qz", "qw", *(NAMES[i] for i in keep)]))
     assert len(keep) == 23 and all(f"{name}_joint" in line for name in LACKING)
+    angles = ["x", "y", "z", "rx", "ry", "rz"]
+    line = refused(write(tmp_path / "e.csv", rows()[:, [*range(6), *range(7, 7 + J)]], [*angles, *NAMES]))
+    assert "do not tell which is the quaternion's w, x, y and z (three angles are not read)" in line
     odd = ["x", "y", "z", "qx", "qy", "qz", "qw", "left_hip_pich_joint", *NAMES[1:]]
     line = refused(write(tmp_path / "o.csv", rows(), odd))
     assert "lacks left_hip_pitch_joint" in line and "did you mean 'left_hip_pitch_joint'" in line
+    other = ["x", "y", "z", "qx", "qy", "qz", "qw", *(f"robot/{name}" for name in NAMES)]
+    line = refused(write(tmp_path / "p.csv", rows(), other))
+    assert "left_knee_joint" in line and "and 21 more; it has unknown robot/left_hip_pitch_joint" in line
+    assert "right_wrist_yaw" not in line
 
 
 def test_files_of_other_tools(tmp_path: Path) -> None:
@@ -153,11 +197,37 @@ def test_files_of_other_tools(tmp_path: Path) -> None:
     assert float((qpos.clip(50.0).qpos - clip.qpos).abs().max()) < 0.01
 
 
-@pytest.mark.parametrize("key", ["fps", *BODY_KEYS])
+@pytest.mark.parametrize("key", ["fps", *NEEDED])
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
     arrays = bodies()
     del arrays[key]
-    assert f"lacks {key}" in refused(save(tmp_path / "m.npz", **arrays))
+    assert f"lacks {key};" in refused(save(tmp_path / "m.npz", **arrays))
+
+
+def test_what_an_npz_has_instead_is_named(tmp_path: Path) -> None:
+    (clip,) = load_clips("squat", 50.0)
+    root, joints = clip.qpos.numpy()[:, :7], clip.qpos.numpy()[:, 7:]
+    line = refused(save(tmp_path / "gmr.npz", fps=50, root_pos=root[:, :3], root_rot=root[:, 3:], dof_pos=joints))
+    assert "lacks joint_pos, body_pos_w, body_quat_w; it has fps, root_pos, root_rot, dof_pos; expected fps," in line
+    line = refused(save(tmp_path / "many.npz", **{f"key{number}": 0 for number in range(20)}))
+    assert "it has key0, key1, key2, key3, key4, key5, key6, key7 and 12 more; expected" in line
+
+
+def test_bodies_tell_that_quaternions_are_in_the_other_order(tmp_path: Path) -> None:
+    arrays = bodies()
+    path = save(tmp_path / "a.npz", **{**arrays, "body_quat_w": arrays["body_quat_w"][..., [1, 2, 3, 0]]})
+    assert "they are there: give --quat xyzw to `motion convert`" in refused(path)
+    (clip,) = load_clips("squat", 50.0)
+    assert torch.equal(read_motion(path, order="xyzw").clip().qpos, clip.qpos)
+    assert "they are there: give --quat wxyz" in refused(save(tmp_path / "b.npz", **arrays), order="xyzw")
+
+
+def test_velocities_may_be_missing_as_they_are_not_used(tmp_path: Path) -> None:
+    (clip,) = load_clips("squat", 50.0)
+    for left_out in (*((key,) for key in VELOCITIES), VELOCITIES):
+        arrays = {key: value for key, value in bodies().items() if key not in left_out}
+        motion = read_motion(save(tmp_path / "a.npz", **arrays))
+        assert motion.notes == [] and torch.equal(motion.clip().joint_vel, clip.joint_vel)
 
 
 @pytest.mark.parametrize(
@@ -264,6 +334,31 @@ def test_references(tmp_path: Path) -> None:
         find("squats")
     assert [clip.name for clip in load_clips(["squat", str(tmp_path)], 50.0)] == ["squat", "a"]
     assert J == 29
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "folder.csv").mkdir()
+    assert "pipe.csv is no ordinary file" in refused(tmp_path / "pipe.csv")
+    with pytest.raises(TickgraphError, match="holds no .npz and no .csv file"):
+        find(str(tmp_path))
+    with pytest.raises(TickgraphError, match=f"there is no motion file {tmp_path}/gone.csv; put it there"):
+        find(f"{tmp_path}/gone.csv")
+    with pytest.raises(TickgraphError, match=f"there is no motion file {Path.cwd()}/gone.npz; put it there"):
+        find("gone.npz")
+    (tmp_path / "a.npy").touch()
+    assert "numpy.savez(FILE, fps=..., qpos=...)" in refused(tmp_path / "a.npy")
+
+
+def test_clips_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name in ("left", "right"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "walk.csv", rows())
+    write(tmp_path / "hop.csv", rows())
+    write(tmp_path / "hop.txt", rows())
+    files = [str(tmp_path / name) for name in ("left", "right", "hop.csv", "hop.txt")]
+    names = ["squat", "left/walk", "right/walk", "hop.csv", "hop.txt", "squat (2)", "march"]
+    assert [clip.name for clip in load_clips(["squat", *files, "squat", "march"], 50.0)] == names
 
 
 def test_clips_are_read_once_until_a_file_changes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from motion_toys import SKELETON, rows, write
 from tickgraph import cli
 from tickgraph.motion import CLIP_NAMES
 from tickgraph.motion.load import read_motion
-from tickgraph.motion.read_npz import BODY_KEYS
+from tickgraph.motion.read_npz import NEEDED, VELOCITIES
 
 
 def test_convert_writes_what_other_tools_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,7 +20,7 @@ def test_convert_writes_what_other_tools_read(tmp_path: Path, capsys: pytest.Cap
     assert "51 frames at 50 fps, 1.00 s" in shown.out and "30 frames per second assumed" in shown.out
     assert shown.err == ""
     arrays = np.load(target, allow_pickle=False)
-    assert set(arrays) == {"fps", *BODY_KEYS, "joint_names", "body_names"}
+    assert set(arrays) == {"fps", *NEEDED, *VELOCITIES, "joint_names", "body_names"}
     assert arrays["fps"].tolist() == [50] and arrays["body_quat_w"].shape == (51, 30, 4)
     assert tuple(arrays["joint_names"]) == SKELETON.joint_names
     assert cli.main(["motion", "convert", str(source), str(target), "--fps", "60", "--to-fps", "25"]) == 0
@@ -80,6 +80,20 @@ def test_angles_in_degrees_are_told(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "frames; are these degrees? Radians are expected" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(100.0, "are positions in centimetres"), (1000.0, "are positions in millimetres"), (3.0, "")],
+)
+def test_positions_in_another_unit_are_told(
+    factor: float, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = rows()
+    table[:, :3] *= factor
+    assert cli.main(["motion", "info", str(write(tmp_path / "a.csv", table))]) == 0
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if "no foot comes closer" in line]
+    assert words in note and ("Metres are expected" in note) == bool(words)
+
+
 def test_a_motion_far_from_the_origin_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = rows()
     note = "note: the root is up to 1e+09 m from the origin, where float32 goes in steps of 64 m: move the motion"
@@ -107,14 +121,30 @@ def test_play_writes_a_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     write(tmp_path / "a.csv", rows()[:10])
     target = tmp_path / "a.mp4"
     code = cli.main(["motion", "play", str(tmp_path / "a.csv"), "--video", str(target)])
-    if "no pictures can be drawn here" in capsys.readouterr().err:
+    shown = capsys.readouterr()
+    if "no pictures can be drawn here" in shown.err:
         pytest.skip("nothing can be drawn here")
+    assert "note: the file does not say its rate" in shown.out
     assert code == 0 and target.stat().st_size > 1000 and target.read_bytes()[4:8] == b"ftyp"
+
+
+def test_a_part_of_a_motion_is_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = write(tmp_path / "a.csv", rows()), tmp_path / "b.npz"  # 31 frames at 30 fps, 1 m/s along x
+    for words, x in (("--from 0.2 --to 0.6", (0.2, 0.6)), ("--from 0.9", (0.9, 1.0)), ("--to 0.1", (0.0, 0.1))):
+        assert cli.main(["motion", "convert", str(source), str(target), "--to-fps", "30", *words.split()]) == 0
+        with np.load(target) as arrays:
+            assert arrays["body_pos_w"][[0, -1], 0, 0] == pytest.approx(x, abs=1e-6)
+    assert "a.csv: 4 frames at 30 fps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        ("info a.csv --from 1.5", "a has no frame from 1.5 s; it goes from 0 to 1 s"),
+        ("info a.csv --from 0.5 --to 0.4", "a has no frame from 0.5 to 0.4 s"),
+        ("convert a.csv b.npz --from 1", "holds 1 frame from --from to --to; a motion needs at least 2"),
+        ("convert a.csv b.npz --from -1", "--from is -1, expected seconds from the first frame, at least 0"),
+        ("convert a.csv b.npz --to nan", "--to is nan, expected seconds"),
         ("inf a.csv", "no command `tickgraph motion inf`; did you mean 'info'"),
         ("convert a.csv", "needs FILE OUT"),
         ("info", "needs FILE"),

@@ -187,6 +187,7 @@ def test_counts_and_draws_are_the_same_on_a_gpu() -> None:
     [
         ({"mode": "adaptiv"}, "mode is 'adaptiv'"),
         ({"bin_s": 0.0}, "bin_s is 0"),
+        ({"bin_s": float("inf")}, "bin_s is inf, expected more than 0 and finite"),
         ({"floor": 0.0}, "floor is 0"),
         ({"decay": 1.0}, "decay is 1"),
         ({"kernel": 0}, "kernel is 0"),

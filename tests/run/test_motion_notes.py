@@ -58,5 +58,6 @@ def test_a_folder_full_of_odd_motions_does_not_fill_the_screen() -> None:
     lines = note_lines({f"clip{number}": ["odd", "very odd"] for number in range(10)})
     assert len(lines) == SHOWN + 1
     assert lines[-1] == f"note: {20 - SHOWN} more on motions are in run_manifest.json"
+    assert note_lines({"a": ["odd"] * 9}, "are elsewhere")[-1] == "note: 1 more on motions are elsewhere"
     assert note_lines({"a": ["odd"]}) == ["note: motion a: odd"]
     assert note_lines({}) == []

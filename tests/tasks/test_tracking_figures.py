@@ -11,11 +11,13 @@ from tracking_toys import motion_of, write_clips
 from tickgraph import cli
 from tickgraph.core.errors import TickgraphError
 from tickgraph.env.env import Env
+from tickgraph.run import plot
 from tickgraph.run.evaluate import EvalTrace, evaluation_env_cfg
+from tickgraph.run.plot import save_figure
 from tickgraph.run.session import figures_table
 from tickgraph.run.settings import apply_overrides, read_config, write_config
 from tickgraph.tasks.registry import load
-from tickgraph.tasks.tracking_figures import TrackingReport, tracking_figures
+from tickgraph.tasks.tracking_figures import CURVES, TrackingReport, tracking_figures
 
 STEPS, DT = 6, 0.02
 
@@ -91,8 +93,30 @@ def test_the_report_of_each_clip(tmp_path):
     assert lines[0].split()[:5] == ["clip", "s", "episodes", "success", "played"]
     assert lines[1].split() == ["short", "0.1", "1", "100%", "100%", "0.200", "0.100", "0.200", "0.025", "0.040"]
     assert lines[3].split() == ["unplayed", "0.2", "0", *["-"] * 7]
+    assert lines[4].startswith("note: 1 of 3 clips had no episode and are in no figure: an evaluation plays each clip")
+    value["clips"].pop()
+    assert not [line for line in report.lines(value) if "note" in line]
     path = report.plot(value, "a title", tmp_path)
     assert path.name == "tracking.png" and path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_names_of_clips_are_drawn_as_they_are(tmp_path, monkeypatch, recwarn):
+    drawn = []
+    monkeypatch.setattr(plot, "save_figure", lambda figure, path: (drawn.append(figure), save_figure(figure, path))[1])
+    curves = {"seconds": [0.02, 0.04]} | dict.fromkeys(CURVES, [0.1, 0.2])
+    names = ["_hidden", "$x^{2$", "走"]
+    report = {"clips": [{"clip": name, "curves": curves} for name in names]}
+    assert TrackingReport("motion").plot(report, "a title", tmp_path).stat().st_size > 1000
+    for axes in drawn[0].axes:
+        assert [text.get_text() for text in axes.get_legend().get_texts()] == names
+    assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]
+
+
+def test_an_evaluation_without_its_command_is_one_line():
+    task = load("g1_motion_tracking")
+    task.env.commands["dance"] = task.env.commands.pop("motion")
+    with pytest.raises(TickgraphError, match="judges the motion command 'motion', but the task's commands are dance;"):
+        evaluation_env_cfg(task)
 
 
 def test_a_report_is_no_row_of_the_table():
@@ -188,6 +212,14 @@ def test_what_a_motion_cannot_be_is_one_line(change, reason):
     with pytest.raises(TickgraphError) as error:
         Env(cfg, 2, execution="eager")
     assert reason in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["anchor_pos", "anchor_ori", "ee_body_pos"])
+def test_a_distance_that_every_state_exceeds_is_refused(name):
+    cfg = load("g1_motion_tracking").env
+    cfg.terminations[name].params["threshold"] = -0.5
+    with pytest.raises(TickgraphError, match=f"{name}: threshold is -0.5, expected a finite number of at least 0"):
+        Env(cfg, 2, execution="eager")
 
 
 def test_training_on_a_clip_of_one_frame_is_refused_in_one_line(tmp_path, capsys):

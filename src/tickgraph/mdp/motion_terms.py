@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tickgraph.core import rotation
-from tickgraph.core.bounds import Finite, Names
+from tickgraph.core.bounds import Names, NotNegative
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.env.scene import Index
 from tickgraph.mdp.motion_command import ERRORS, MotionCommand
@@ -70,13 +70,13 @@ def robot_body_ori_b(env: Env, command_name: str) -> Tensor:
 # Terminations -----------------------------------------------------------------------------------------------------
 
 
-def bad_anchor_pos_z_only(env: Env, command_name: str, threshold: Finite) -> Tensor:
+def bad_anchor_pos_z_only(env: Env, command_name: str, threshold: NotNegative) -> Tensor:
     """The anchor's height is off by more than ``threshold``, m."""
     motion = motion_of(env, command_name)
     return (motion.anchor_pos_w[:, 2] - motion.robot_anchor_pos_w[:, 2]).abs() > threshold
 
 
-def bad_anchor_ori(env: Env, command_name: str, threshold: Finite) -> Tensor:
+def bad_anchor_ori(env: Env, command_name: str, threshold: NotNegative) -> Tensor:
     """z of gravity's direction in the anchor's frame is off by more than ``threshold``; from upright, 0.8 is 78 deg."""
     motion = motion_of(env, command_name)
     return (_vertical(motion.anchor_quat_w) - _vertical(motion.robot_anchor_quat_w)).abs() > threshold
@@ -94,7 +94,7 @@ class bad_motion_body_pos_z_only:
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
         self._columns = body_index(env, cfg, path)
 
-    def __call__(self, env: Env, command_name: str, threshold: Finite, body_names: Names | None = None) -> Tensor:
+    def __call__(self, env: Env, command_name: str, threshold: NotNegative, body_names: Names | None = None) -> Tensor:
         motion = motion_of(env, command_name)
         error = (motion.body_pos_relative_w - motion.robot_body_pos_w)[:, self._columns, 2]
         return (error.abs() > threshold).any(dim=1)

@@ -82,7 +82,7 @@ class MotionLibrary:
         self.table = arena.constant(
             f"{path}/table",
             torch.cat([_rows(clip, joints, bodies) for clip in clips]),
-            why=f"{len(clips)} clips, a row for each of {sum(self.lengths)} frames",
+            why=f"{_clips(len(clips))}, a row for each of {sum(self.lengths)} frames",
         )
         length = torch.tensor(self.lengths)
         start = torch.cumsum(length, dim=0) - length
@@ -131,10 +131,14 @@ class MotionLibrary:
         """Return one line: clips, frames, time and memory."""
         frames = sum(self.lengths)
         return (
-            f"{len(self.lengths)} clip{'' if len(self.lengths) == 1 else 's'}, {frames:,} frames at {self.fps:g} fps "
+            f"{_clips(len(self.lengths))}, {frames:,} frames at {self.fps:g} fps "
             f"({frames / self.fps:.1f} s), {len(self.body_names)} bodies: {self.nbytes / 2**20:.1f} MiB on "
             f"{self.table.device}"
         )
+
+
+def _clips(count: int) -> str:
+    return f"{count} clip" if count == 1 else f"{count} clips"
 
 
 def _rows(clip: Clip, joints: list[int], bodies: list[int]) -> Tensor:

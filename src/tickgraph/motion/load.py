@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tickgraph.motion.read_npz import read_npz
 from tickgraph.motion.skeleton import Skeleton, g1_skeleton
 
 _READERS = {".csv": read_csv, ".txt": read_csv, ".npz": read_npz}
-_PICKLES = (".pkl", ".pickle", ".npy", ".pt", ".joblib")
+_PICKLES = (".pkl", ".pickle", ".pt", ".joblib")
 
 
 def shipped() -> dict[str, Path]:
@@ -36,10 +37,14 @@ def read_motion(
     Raises:
         TickgraphError: there is no such file, or it is not a motion of this robot; one line.
     """
-    reader = _READERS.get(path.suffix.lower())
+    ending = path.suffix.lower()
+    reader = _READERS.get(ending)
     if reader is None:
-        never = "; pickles can run code and are never loaded" if path.suffix.lower() in _PICKLES else ""
-        raise TickgraphError(f"{path} is neither a .csv nor an .npz file{never}")
+        hint = "; pickles can run code and are never loaded" if ending in _PICKLES else ""
+        hint = "; numpy.savez(FILE, fps=..., qpos=...) says what an array is" if ending == ".npy" else hint
+        raise TickgraphError(f"{path} is neither a .csv nor an .npz file{hint}")
+    if path.exists() and not path.is_file():
+        raise TickgraphError(f"{path} is no ordinary file, expected a motion")
     try:
         return reader(path, skeleton or g1_skeleton(), fps, order, tell)
     except OSError as error:
@@ -59,11 +64,13 @@ def find(reference: str) -> list[Path]:
         raise TickgraphError(f"{reference!r} names no clip; give a clip's name, a motion file or a folder of them")
     path = Path(reference).expanduser()
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", ".csv"))
+        files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", ".csv") and file.is_file())
         if not files:
             raise TickgraphError(f"the folder {path} holds no .npz and no .csv file")
         return files
     if not path.exists():
+        if path.is_absolute() or path.suffix.lower() in _READERS:
+            raise TickgraphError(f"there is no motion file {path.absolute()}; put it there, or name another")
         hint = nearby(reference, own) or f"the clips that come with tickgraph are {', '.join(own)}"
         raise TickgraphError(f"there is no clip and no file {reference!r}; {hint}")
     return [path]
@@ -73,21 +80,36 @@ def load_clips(references: str | Sequence[str], fps: float, skeleton: Skeleton |
     """Return the clips of one or several references at `fps` frames per second, for training. Do not write to them.
 
     An environment is built more than once in a run (to be judged, trained and evaluated): what was read last for the
-    G1 is kept until other clips are asked for, or a file changes.
+    G1 is kept until other clips are asked for, or a file changes. Clips of one name get names that tell them apart.
 
     Raises:
         TickgraphError: as `find` and `read_motion`, or a clip has fewer than two frames.
     """
     files = [path for name in ([references] if isinstance(references, str) else references) for path in find(name)]
     if skeleton is not None:
-        return [_load(path, fps, skeleton) for path in files]
+        return _distinct([_load(path, fps, skeleton) for path in files], files)
     return list(_last(tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in files), fps))
 
 
 @functools.lru_cache(maxsize=1)
 def _last(files: tuple[tuple[Path, int, int], ...], fps: float) -> tuple[Clip, ...]:
     skeleton = g1_skeleton()
-    return tuple(_load(path, fps, skeleton) for path, _, _ in files)
+    return tuple(_distinct([_load(path, fps, skeleton) for path, _, _ in files], [path for path, _, _ in files]))
+
+
+def _distinct(clips: list[Clip], files: list[Path]) -> list[Clip]:
+    """Return the clips with names of their own: where several have one name, with ending, folder or a number."""
+    names = [clip.name for clip in clips]
+    for name in {name for name in names if names.count(name) > 1}:
+        those = [i for i, other in enumerate(names) if other == name]
+        ways = (
+            [files[i].name for i in those],
+            [f"{files[i].absolute().parent.name}/{name}" for i in those],
+            [name, *(f"{name} ({number})" for number in range(2, len(those) + 1))],
+        )
+        for i, own in zip(those, next(way for way in ways if len({*way}) == len(way)), strict=True):
+            clips[i] = replace(clips[i], name=own)
+    return clips
 
 
 def _load(path: Path, fps: float, skeleton: Skeleton) -> Clip:

@@ -21,6 +21,8 @@ MAX_FRAMES = 500_000  # 2.8 hours at 50 frames per second, 0.8 GB with all bodie
 MAX_FPS = 1000.0
 UNIT_TOLERANCE = 1e-3  # a quaternion's length may differ from 1 by this much; it is scaled to 1
 JOINT_SUFFIX = "_joint"
+_ROUNDING = 1e-6  # frames
+_SHOWN = 8  # names in an error
 
 Floats = NDArray[np.float64]
 
@@ -48,6 +50,21 @@ class Motion:
     def frames(self) -> int:
         """Number of frames, T."""
         return len(self.root_pos)
+
+    def part(self, start: float = 0.0, end: float = math.inf) -> Motion:
+        """Return the frames between two times in the motion, s, both included.
+
+        Raises:
+            TickgraphError: there are none.
+        """
+        first = max(0, math.ceil(start * self.fps - _ROUNDING))
+        last = int(min(self.frames - 1, end * self.fps + _ROUNDING))
+        if first > last:
+            length, until = (self.frames - 1) / self.fps, f" to {end:g}" if end < math.inf else ""
+            raise TickgraphError(f"{self.name} has no frame from {start:g}{until} s; it goes from 0 to {length:g} s")
+        pick = slice(first, last + 1)
+        parts = {name: getattr(self, name)[pick] for name in ("root_pos", "root_quat", "joint_pos")}
+        return replace(self, **parts)
 
     def clip(self, fps: float | None = None, tell: Tell | None = None) -> Clip:
         """Return the clip at `fps` frames per second, by default its own.
@@ -110,23 +127,24 @@ def order_of(names: Sequence[str], wanted: Sequence[str], path: Path, what: str)
     """Return for each wanted name its place in `names`; joints may lack the ending "_joint".
 
     Raises:
-        TickgraphError: a name is missing, unknown or there twice; all of them are named.
+        TickgraphError: a name is missing, unknown or there twice; the first of them are named.
     """
     full = [name if name in wanted else f"{name}{JOINT_SUFFIX}" for name in names]
     unknown = [name for name, other in zip(names, full, strict=True) if other not in wanted]
     missing = [name for name in wanted if name not in full]
     twice = sorted({name for name in full if full.count(name) > 1 and name in wanted})
-    parts = [f"lacks {', '.join(missing)}"] if missing else []
-    parts += [f"has {', '.join(twice)} twice"] if twice else []
-    parts += [f"has unknown {', '.join(unknown)}{_meant(unknown, wanted)}"] if unknown else []
+    parts = [f"lacks {shown(missing)}"] if missing else []
+    parts += [f"has {shown(twice)} twice"] if twice else []
+    parts += [f"has unknown {shown(unknown)}{_meant(unknown, wanted)}"] if unknown else []
     if parts:
         raise TickgraphError(f"{path}: of the robot's {len(wanted)} {what}s the file {'; it '.join(parts)}")
     return [full.index(name) for name in wanted]
 
 
-def upside_down(quat: Floats) -> bool:
-    """Tell whether the root hangs upside down in most frames, as it does where w stands in the wrong place."""
-    return bool(np.mean(1.0 - 2.0 * (quat[:, 1] ** 2 + quat[:, 2] ** 2) < -0.5) > 0.5)
+def shown(names: Sequence[str]) -> str:
+    """Return names as words, the first few of many."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _meant(unknown: list[str], wanted: Sequence[str]) -> str:

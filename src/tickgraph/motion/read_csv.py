@@ -20,17 +20,16 @@ from tickgraph.motion.motion import (
     checked_fps,
     order_of,
     unit_quaternions,
-    upside_down,
 )
+from tickgraph.motion.quat_order import OTHER_ORDER, other_order, upside_down
 from tickgraph.motion.skeleton import Skeleton
 
 ASSUMED_FPS = 30.0  # of the retargeted LAFAN1 sets
 SLOWEST_STEP_S = 1.0  # between two frames; no motion is told so slowly
-ORDERS = ("xyzw", "wxyz")
 _TOLD_EVERY = 1000  # lines
 _TIMES = ("time", "t", "timestamp", "time_s")
 _COUNTERS = ("", "unnamed: 0", "frame", "frame_id", "frame_index", "index")
-_LETTER = re.compile(r"(?:^|.*[_. /\-]|.*(?:pos|quat|rot|p|q|r|t))([wxyz])$")
+_LETTER = re.compile(r"(?:^|.*[_. /\-]|.*(?:pos|quat|rot|translate|rotate|p|q|r|t))([wxyz])$")
 
 
 @dataclass
@@ -49,7 +48,8 @@ def read_csv(
     """Read a text file of one frame a line.
 
     Without names: x y z, quaternion, joints in the robot's order. With names in the first line: any order of columns,
-    joints by their names; a column ``time`` gives the rate. Fields are parted by commas, semicolons or blanks.
+    joints by their names; a column ``time`` gives the rate. Fields are parted by commas, semicolons or blanks; lines
+    that begin with # are names or remarks.
 
     Args:
         path: the file.
@@ -63,8 +63,8 @@ def read_csv(
     """
     size = path.stat().st_size
     check_size(path, size)
-    if order is not None and order not in ORDERS:
-        raise TickgraphError(f"the order of quaternions is {order!r}, expected {' or '.join(ORDERS)}")
+    if order is not None and order not in OTHER_ORDER:
+        raise TickgraphError(f"the order of quaternions is {order!r}, expected {' or '.join(OTHER_ORDER)}")
     header, table, lines = _read(path, size, tell)
     notes: list[str] = []
     if header is None:
@@ -87,17 +87,20 @@ def read_csv(
         notes.append(
             f"the file does not say its rate: {ASSUMED_FPS:g} frames per second assumed (--fps of `motion convert`)"
         )
+    fps = checked_fps(fps, path)
     quat = unit_quaternions(table[:, layout.quaternion], path, lambda frame: f"line {lines[frame]}")
-    if upside_down(quat):
-        other = "" if header is not None else f"; if it is not, try --quat {'wxyz' if order == 'xyzw' else 'xyzw'}"
-        notes.append(f"the robot is upside down in most frames{other}")
     position, joints = table[:, layout.position], table[:, layout.joints]
-    return Motion(path.stem, skeleton, checked_fps(fps, path), position, quat, joints, notes)
+    if order is not None:
+        notes += other_order(skeleton, position, quat, joints, fps, order)
+    elif upside_down(quat):  # the names tell the order
+        notes.append("the robot is upside down in most frames")
+    return Motion(path.stem, skeleton, fps, position, quat, joints, notes)
 
 
 def _read(path: Path, size: int, tell: Tell | None) -> tuple[list[str] | None, Floats, list[int]]:
     """Return the names of the first line or None, the numbers (rows, columns), and each row's line."""
     header: list[str] | None = None
+    remark: list[str] = []  # numpy.savetxt writes names behind a #
     numbers = array("d")
     lines: list[int] = []
     width, done = 0, 0
@@ -107,15 +110,26 @@ def _read(path: Path, size: int, tell: Tell | None) -> tuple[list[str] | None, F
             try:
                 text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
             except UnicodeDecodeError:
-                raise TickgraphError(f"{path}, line {line}: this is not text; a motion is a CSV or npz file") from None
+                raise TickgraphError(
+                    f"{path}, line {line}: this is not text in UTF-8; a motion is a CSV or npz file"
+                ) from None
             if not text:
                 continue
-            fields = _fields(text)
+            fields = _fields(text.lstrip("# "))
+            if text.startswith("#"):
+                remark = fields
+                continue
             if not width:
                 width = len(fields)
                 if not any(map(_is_number, fields)):
-                    header = [field.strip().strip("\"'") for field in fields]
+                    if _is_number(fields[0].replace(",", ".")):
+                        raise TickgraphError(
+                            f"{path}, line {line}: {fields[0]!r} has a decimal comma; write numbers with points"
+                        )
+                    header = _header(fields)
                     continue
+                if len(remark) == width:
+                    header = _header(remark)
             if len(fields) != width:
                 raise TickgraphError(f"{path}, line {line}: {len(fields)} columns, expected {width} as before")
             numbers.extend(_numbers(fields, path, line))
@@ -134,10 +148,14 @@ def _read(path: Path, size: int, tell: Tell | None) -> tuple[list[str] | None, F
 
 
 def _fields(text: str) -> list[str]:
-    for mark in (",", ";"):
+    for mark in (";", ","):
         if mark in text:
             return text.removesuffix(mark).split(mark)
     return text.split()
+
+
+def _header(fields: list[str]) -> list[str]:
+    return [field.strip().strip("\"'") for field in fields]
 
 
 def _is_number(text: str) -> bool:
@@ -190,8 +208,9 @@ def _layout(header: list[str], skeleton: Skeleton, path: Path) -> _Layout:
     letters = {i: match.group(1) for i in left if (match := _LETTER.match(names[i]))}
     quaternion = _quaternion(names, letters)
     if quaternion is None:
+        angles = "" if "w" in letters.values() else " (three angles are not read)"
         raise TickgraphError(
-            f"{path}: the names of the columns do not tell which is the quaternion's w, x, y and z; "
+            f"{path}: the names of the columns do not tell which is the quaternion's w, x, y and z{angles}; "
             "name them e.g. root_pos_x, root_quat_w"
         )
     rest = [i for i in letters if i not in quaternion]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.errors import TickgraphError
 from tickgraph.motion.clip import Tell
 from tickgraph.motion.motion import (
     Floats,
@@ -21,15 +21,18 @@ from tickgraph.motion.motion import (
     check_size,
     checked_fps,
     order_of,
+    shown,
     unit_quaternions,
-    upside_down,
 )
+from tickgraph.motion.quat_order import OTHER_ORDER, other_order, upside_down
 from tickgraph.motion.resample import angular_rates, rates
 from tickgraph.motion.skeleton import Skeleton
 
-BODY_KEYS = ("joint_pos", "joint_vel", "body_pos_w", "body_quat_w", "body_lin_vel_w", "body_ang_vel_w")
+NEEDED = ("joint_pos", "body_pos_w", "body_quat_w")
+VELOCITIES = ("joint_vel", "body_lin_vel_w", "body_ang_vel_w")
 _NAMES = ("joint_names", "body_names")
 _WIDTHS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
+_WXYZ = {"wxyz": [0, 1, 2, 3], "xyzw": [3, 0, 1, 2]}  # where w x y z stand in a file's order
 # Bodies may differ from our robot's by this much, m: descriptions of one robot do, the joints' order does far more.
 _BODY_TOLERANCE = 0.1
 _COMPARED = 500  # frames, spread over the file
@@ -43,10 +46,10 @@ def read_npz(
 ) -> Motion:
     """Read an npz file; only plain arrays are ever loaded, never pickled objects.
 
-    Either fps and BODY_KEYS, or fps and qpos (T, 7 + J); joint_names and body_names may be there. Without joint_names
-    the joints of the first form are in the robot's order or in breadth-first order, whichever puts the bodies where the
-    file has them. Velocities are checked, not used: they are computed anew, and a note says where those of joints and
-    root are others.
+    Either fps and NEEDED, or fps and qpos (T, 7 + J); VELOCITIES, joint_names and body_names may be there. Without
+    joint_names the joints of the first form are in the robot's order or in breadth-first order, whichever puts the
+    bodies where the file has them. Velocities are checked, not used: they are computed anew, and a note says where
+    those of joints and root are others.
 
     Args:
         path: the file.
@@ -59,38 +62,38 @@ def read_npz(
         TickgraphError: one line that names what is wrong and where.
     """
     check_size(path, path.stat().st_size)
-    arrays = _load(path, tell)
-    if "qpos" not in arrays:
-        missing = [key for key in BODY_KEYS if key not in arrays]
-        if missing:
-            hints = "".join(f" ({hint})" for key in missing[:1] if (hint := nearby(key, arrays)))
-            raise TickgraphError(
-                f"{path} lacks {', '.join(missing)}{hints}; expected fps, {', '.join(BODY_KEYS)}, or fps and qpos"
-            )
+    arrays, others = _load(path, tell)
+    missing = [key for key in NEEDED if key not in arrays]
+    if missing and "qpos" not in arrays:
+        raise TickgraphError(
+            f"{path} lacks {', '.join(missing)}; it has {shown([*arrays, *others]) or 'nothing'}; "
+            f"expected fps, {', '.join(NEEDED)}, or fps and qpos: root position 3, quaternion w x y z, joints"
+        )
     if fps is None:
         if "fps" not in arrays:
             raise TickgraphError(f"{path} lacks fps; give --fps to `tickgraph motion convert`, and take what it makes")
         fps = _scalar(arrays["fps"], path)
     fps = checked_fps(fps, path)
-    swap = [3, 0, 1, 2] if order == "xyzw" else [0, 1, 2, 3]
+    order = order or "wxyz"
     notes: list[str] = []
     if "qpos" in arrays:
-        root_pos, root_quat, joints = _positions(arrays, skeleton, path, swap)
+        root_pos, root_quat, joints = _positions(arrays, skeleton, path, order)
+        notes += other_order(skeleton, root_pos, root_quat, joints, fps, order)
     else:
-        root_pos, root_quat, joints = _bodies(arrays, skeleton, path, swap, fps, notes)
-    if upside_down(root_quat):
-        notes.append("the robot is upside down in most frames; if it is not, try --quat xyzw")
+        root_pos, root_quat, joints = _bodies(arrays, skeleton, path, order, fps, notes)
+        if upside_down(root_quat):  # the bodies tell the order
+            notes.append("the robot is upside down in most frames")
     return Motion(path.stem, skeleton, fps, root_pos, root_quat, joints, notes)
 
 
-def _load(path: Path, tell: Tell | None) -> dict[str, NDArray[Any]]:
-    """Return the arrays that matter, checked for kind and size before any of them is read."""
+def _load(path: Path, tell: Tell | None) -> tuple[dict[str, NDArray[Any]], list[str]]:
+    """Return the arrays that matter, checked for kind and size before any of them is read, and the others' names."""
     with open(path, "rb") as file:
         start = file.read(2)
     if start != b"PK":
         pickled = " but a pickle, which can run code and is never loaded" if start[:1] == b"\x80" else ""
         raise TickgraphError(f"{path} is no npz file{pickled}; save the arrays with numpy.savez")
-    wanted = ("fps", "qpos", *BODY_KEYS, *_NAMES)
+    wanted = ("fps", "qpos", *NEEDED, *VELOCITIES, *_NAMES)
     arrays: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -108,7 +111,7 @@ def _load(path: Path, tell: Tell | None) -> dict[str, NDArray[Any]]:
         if isinstance(error, TickgraphError):
             raise
         raise TickgraphError(f"{path} is damaged: {' '.join(str(error).split())[:150]}") from error
-    return arrays
+    return arrays, [key for key in members if key not in arrays]
 
 
 def _check_header(member: IO[bytes], key: str, path: Path) -> None:
@@ -161,40 +164,52 @@ def _joint_order(arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path
 
 
 def _positions(
-    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, swap: list[int]
+    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, quat_order: str
 ) -> tuple[Floats, Floats, Floats]:
     order = _joint_order(arrays, skeleton, path)
     count = len(skeleton.joint_names)
     why = f": root position 3, quaternion 4, joints {count}"
     qpos = _finite(arrays, "qpos", (None, 7 + count), path, why)
-    quat = unit_quaternions(qpos[:, 3:7][:, swap], path, _frame)
+    quat = unit_quaternions(qpos[:, 3:7][:, _WXYZ[quat_order]], path, _frame)
     joints = qpos[:, 7:]
     return qpos[:, :3], quat, joints if order is None else joints[:, order]
 
 
 def _bodies(
-    arrays: dict[str, NDArray[Any]], skeleton: Skeleton, path: Path, swap: list[int], fps: float, notes: list[str]
+    arrays: dict[str, NDArray[Any]],
+    skeleton: Skeleton,
+    path: Path,
+    quat_order: str,
+    fps: float,
+    notes: list[str],
 ) -> tuple[Floats, Floats, Floats]:
     order, names = _joint_order(arrays, skeleton, path), _names(arrays, "body_names")
     count, bodies = len(skeleton.joint_names), len(skeleton.body_names)
     joint_pos = _finite(arrays, "joint_pos", (None, count), path, f": the robot has {count} joints")
     frames = len(joint_pos)
     listed = bodies if names is None else len(names)
-    why = f": {frames} frames, " + (f"the robot's {bodies} bodies" if names is None else f"{listed} body_names")
-    values = {key: _finite(arrays, key, (frames, listed, width), path, why) for key, width in _WIDTHS.items()}
-    joint_vel = _finite(arrays, "joint_vel", (frames, count), path, why)
-    pos, quat = values["body_pos_w"], unit_quaternions(values["body_quat_w"][..., swap], path, _frame)
+    nameless = f"the robot's {bodies} bodies; body_names tells where there are others"
+    why = f": {frames} frames, {nameless if names is None else f'{listed} body_names'}"
+    values = {
+        key: _finite(arrays, key, (frames, listed, width), path, why) for key, width in _WIDTHS.items() if key in arrays
+    }
+    pos, quat = values["body_pos_w"], unit_quaternions(values["body_quat_w"][..., _WXYZ[quat_order]], path, _frame)
     root_name = skeleton.body_names[0]
     if names is not None and root_name not in names:
         raise TickgraphError(f"{path}: body_names has no {root_name!r}, the root")
     root = 0 if names is None else names.index(root_name)
-    joint_order, how = _match(skeleton, pos, quat, joint_pos, root, order, names, path)
-    root_quat, turn = torch.from_numpy(quat[:, root]), values["body_ang_vel_w"][:, root]
+    joint_order, how = _match(skeleton, pos, quat, joint_pos, root, order, names, quat_order, path)
+    root_pos, root_quat = torch.from_numpy(pos[:, root]), torch.from_numpy(quat[:, root])
     notes += how
-    notes += _other_velocities("joint_vel", joint_vel, rates(torch.from_numpy(joint_pos), fps), "rad/s")
-    moved = rates(torch.from_numpy(pos[:, root]), fps)
-    notes += _other_velocities("body_lin_vel_w of the root", values["body_lin_vel_w"][:, root], moved, "m/s")
-    notes += _other_velocities("body_ang_vel_w of the root", turn, angular_rates(root_quat, fps), "rad/s")
+    if "joint_vel" in arrays:
+        given = _finite(arrays, "joint_vel", (frames, count), path, why)
+        notes += _other_velocities("joint_vel", given, rates(torch.from_numpy(joint_pos), fps), "rad/s")
+    for key, moved, unit in (
+        ("body_lin_vel_w", rates(root_pos, fps), "m/s"),
+        ("body_ang_vel_w", angular_rates(root_quat, fps), "rad/s"),
+    ):
+        if key in values:
+            notes += _other_velocities(f"{key} of the root", values[key][:, root], moved, unit)
     return pos[:, root], quat[:, root], joint_pos[:, joint_order]
 
 
@@ -220,9 +235,14 @@ def _match(
     root: int,
     order: list[int] | None,
     names: list[str] | None,
+    quat_order: str,
     path: Path,
 ) -> tuple[list[int], list[str]]:
-    """Return the order of the joints under which the bodies are where the file has them, and what to say of it."""
+    """Return the order of the joints under which the bodies are where the file has them, and what to say of it.
+
+    Args:
+        quat_order: in which `quat` was read.
+    """
     level = skeleton.breadth_first()
     levels = [skeleton.joint_of[body] for body in level if skeleton.joint_of[body] >= 0]
     in_order = list(range(len(skeleton.joint_names)))
@@ -233,20 +253,29 @@ def _match(
     else:
         body_orders = [[(i, i) for i in range(len(level))], [(body, i) for i, body in enumerate(level)]]
     picked = np.unique(np.linspace(0, len(pos) - 1, min(len(pos), _COMPARED)).astype(int))
-    best, found = np.inf, in_order
-    for joints in [order] if order is not None else [in_order, by_level]:
-        ours, _ = skeleton.forward(
-            *(torch.from_numpy(part[picked]) for part in (pos[:, root], quat[:, root], joint_pos[:, joints]))
-        )
-        for pairs in body_orders:
-            mine, theirs = zip(*pairs, strict=True)
-            error = float(np.linalg.norm(ours.numpy()[:, mine] - pos[picked][:, theirs], axis=-1).max())
-            if error < best - 1e-9:
-                best, found = error, joints
+
+    def nearest(root_quat: Floats) -> tuple[float, list[int]]:
+        best, found = np.inf, in_order
+        for joints in [order] if order is not None else [in_order, by_level]:
+            ours, _ = skeleton.forward(
+                *(torch.from_numpy(part[picked]) for part in (pos[:, root], root_quat, joint_pos[:, joints]))
+            )
+            for pairs in body_orders:
+                mine, theirs = zip(*pairs, strict=True)
+                error = float(np.linalg.norm(ours.numpy()[:, mine] - pos[picked][:, theirs], axis=-1).max())
+                if error < best - 1e-9:
+                    best, found = error, joints
+        return best, found
+
+    best, found = nearest(quat[:, root])
     if best > _BODY_TOLERANCE:
+        other, columns = OTHER_ORDER[quat_order]
+        if nearest(quat[:, root][:, columns])[0] < _BODY_TOLERANCE:
+            hint = f"with the quaternions read as {other} they are there: give --quat {other} to `motion convert`"
+        else:
+            hint = "is it another robot, or another order of joints? joint_names and body_names tell the order"
         raise TickgraphError(
-            f"{path}: bodies lie up to {best:.2g} m from where the joints put those of our robot; "
-            "is it another robot, or another order of joints or quaternions? joint_names and body_names tell the order"
+            f"{path}: bodies lie up to {best:.2g} m from where the joints put those of our robot; {hint}"
         )
     notes = []
     if order is None:

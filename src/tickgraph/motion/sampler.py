@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -156,7 +157,7 @@ class StartSampler:
 def _check(cfg: SamplerCfg) -> None:
     wrong = {
         f"mode is {cfg.mode!r}, expected one of {', '.join(_MODES)}": cfg.mode not in _MODES,
-        f"bin_s is {cfg.bin_s:g}, expected more than 0": not cfg.bin_s > 0.0,
+        f"bin_s is {cfg.bin_s:g}, expected more than 0 and finite": not 0.0 < cfg.bin_s < math.inf,
         f"floor is {cfg.floor:g}, expected more than 0 and at most 1": not 0.0 < cfg.floor <= 1.0,
         f"decay is {cfg.decay:g}, expected more than 0 and less than 1": not 0.0 < cfg.decay < 1.0,
         f"kernel is {cfg.kernel}, expected 1 to {_MAX_KERNEL}": not 1 <= cfg.kernel <= _MAX_KERNEL,

@@ -105,7 +105,8 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
             parsed.overrides += [name, *values]
             continue
         if option is None:
-            hint = nearby(name[2:], own).replace("'", "") or f"see `tickgraph {command.name} --help`"
+            full = "a value of the task goes by its full path, " if command.overrides else ""
+            hint = nearby(name[2:], own).replace("'", "") or f"{full}see `tickgraph {command.name} --help`"
             raise TickgraphError(f"`tickgraph {command.name}` has no option {name}; {hint}")
         expected = 1 if option.value else 0
         if len(values) != expected:

@@ -80,7 +80,8 @@ at once, and what came after the last checkpoint is lost. Go on with --resume.""
             "RUN",
             "judge a trained policy",
             "Play the newest checkpoint of a run deterministically, and report survival, return and the task's own\n"
-            "figures: the ones that stand in run_summary.json.",
+            "figures: the ones that stand in run_summary.json.\n"
+            "Any value of its environment can be another one here, such as --env.commands.motion.clips walk.",
             (
                 Option("episodes", "N", "episodes, all played at once", "evaluation.episodes"),
                 DEVICE,
@@ -89,20 +90,24 @@ at once, and what came after the last checkpoint is lost. Go on with --resume.""
                 JSON,
                 DEBUG,
             ),
+            overrides=True,
         ),
         Command(
             "play",
             "RUN",
             "film a trained policy",
-            "Play the newest checkpoint of a run and write an mp4; needs no display.",
+            "Play the newest checkpoint of a run and write an mp4; needs no display.\n"
+            "Any value of its environment can be another one here, such as --env.commands.motion.clips walk.",
             (
                 Option("video", "FILE", "the mp4 to write"),
-                Option("seconds", "S", "length of the film", "video.seconds"),
+                Option("seconds", "S", "length of the film, of each world", "video.seconds"),
+                Option("worlds", "N", "worlds on film, one after the other (default: the task's)", "video.worlds"),
                 DEVICE,
                 BACKEND,
                 RUNS,
                 DEBUG,
             ),
+            overrides=True,
         ),
         Command(
             "plot",

@@ -11,6 +11,7 @@ from tickgraph.core.program import CAPTURE_FAILED
 from tickgraph.core.quiet import unheard
 from tickgraph.env.env import Env
 from tickgraph.run.config import Task
+from tickgraph.run.motion_change import Motions, changed_motions, motion_sums
 from tickgraph.run.panel import warn
 from tickgraph.sim.platform import resolve_platform
 
@@ -50,8 +51,9 @@ def _look(env: Env) -> list[Blocker] | None:
 
 
 def held(env: Env) -> dict[str, Any]:
-    """Return what authors' terms hold from their building, for a checkpoint; asked before the first tick."""
-    return {"device": env.device.type, "terms": held_numbers(call for m in env.managers for call in m.calls())}
+    """Return what authors' terms and motion files hold at the start, for a checkpoint; asked before the first tick."""
+    terms = held_numbers(call for m in env.managers for call in m.calls())
+    return {"device": env.device.type, "terms": terms, "motions": motion_sums(env.cfg)}
 
 
 def built_alike(env: Env, now: dict[str, Any]) -> bool:
@@ -81,15 +83,18 @@ def built_alike(env: Env, now: dict[str, Any]) -> bool:
 
 
 def same_held(before: dict[str, Any] | None, now: dict[str, Any], outcome: str) -> bool:
-    """Tell whether terms hold the numbers that they held when the run began; warns where they do not.
+    """Tell whether terms and motion files hold what they held when the run began; warns where they do not.
 
     Args:
         before: from a checkpoint; None of one that does not say. Another device may draw other numbers.
         now: from `held`.
         outcome: what is another task then, such as "what is resumed".
     """
-    if before is None or before["device"] != now["device"]:
+    if before is None:
         return True
+    same = _same_motions(before, now["motions"], outcome)
+    if before["device"] != now["device"]:
+        return same
     found = differing(before["terms"], now["terms"])
     if found:
         path, name = found[0]
@@ -98,12 +103,22 @@ def same_held(before: dict[str, Any] | None, now: dict[str, Any], outcome: str) 
             f"{path} holds other numbers in {name} than when the run began{others}: it draws them while building "
             f"without a seed, or its code has changed; {outcome} is another task"
         )
-    return not found
+    return same and not found
+
+
+def _same_motions(before: dict[str, Any], now: Motions, outcome: str) -> bool:
+    lines = changed_motions(before.get("motions", {}), now)  # checkpoints of before have none
+    for line in lines:
+        warn(f"{line}; {outcome} is another task")
+    return not lines
 
 
 def check_held(task: Task, before: dict[str, Any] | None) -> None:
-    """Warn where the terms of a task that is judged or played hold other numbers than when its run began."""
-    if before is None or not before["terms"]:
+    """Warn where what terms or motion files of a judged task hold is not what they held when its run began."""
+    if before is None:
+        return
+    _same_motions(before, motion_sums(task.env), "what is judged")
+    if not before["terms"]:
         return
     platform = resolve_platform(task.train.device, task.train.backend)
     # Few worlds are quick, but numbers may depend on how many there are.
@@ -115,7 +130,7 @@ def check_held(task: Task, before: dict[str, Any] | None) -> None:
             return
         if before["device"] != now["device"] or not differing(before["terms"], now["terms"]):
             return
-    same_held(before, now, "what is judged")
+    same_held({**before, "motions": {}}, now, "what is judged")
 
 
 def exact_resume(env: Env, blockers: list[Blocker] | None, replay_is_saved: bool) -> bool | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,10 @@ FILM_FPS = 30
 FILM_SIZE = (640, 480)
 _FPS = Option("fps", "N", "frames per second of FILE (default: its own; 30 for a CSV that does not say)")
 _QUAT = Option("quat", "ORDER", "xyzw or wxyz: order of FILE's quaternions, where columns have no names")
+_PART = (
+    Option("from", "S", "take FILE from this time on, seconds from its first frame"),
+    Option("to", "S", "take FILE up to this time"),
+)
 _JSON = Option("json", "FILE", "also write the result to FILE as JSON; - is standard output")
 _DEBUG = Option("debug", "", "show a traceback when something fails")
 _FORMATS = """\
@@ -36,21 +41,21 @@ COMMANDS = {
             "FILE OUT",
             "make a motion file for training from what retargeting tools write",
             f"Resample FILE, compute velocities and the G1's bodies, and write OUT, an npz.\n{_FORMATS}",
-            (_FPS, Option("to-fps", "N", "frames per second of OUT (default: 50)"), _QUAT, _DEBUG),
+            (_FPS, Option("to-fps", "N", "frames per second of OUT (default: 50)"), *_PART, _QUAT, _DEBUG),
         ),
         Command(
             "motion info",
             "FILE",
             "show a motion's length, ranges, foot contact and slide, jumps and limit violations",
             f"Judge a motion. FILE may also be a clip's name: see `tickgraph motion --help`.\n{_FORMATS}",
-            (_FPS, _QUAT, _JSON, _DEBUG),
+            (_FPS, *_PART, _QUAT, _JSON, _DEBUG),
         ),
         Command(
             "motion play",
             "FILE",
             "film a motion",
             f"Draw the G1 in the poses of a motion, without physics, and write an mp4; needs no display.\n{_FORMATS}",
-            (Option("video", "OUT", "the mp4 to write"), _FPS, _QUAT, _DEBUG),
+            (Option("video", "OUT", "the mp4 to write"), _FPS, *_PART, _QUAT, _DEBUG),
         ),
         Command(
             "motion synth",
@@ -120,8 +125,9 @@ def _convert(parsed: Parsed, target: Path) -> int:
         if target.exists() and target.samefile(source):
             raise TickgraphError(f"{target} is the file to be converted; give another name")
         if motion.frames < 2:
-            raise TickgraphError(f"{source} holds {motion.frames} frame; a motion needs at least 2")
-        clip = motion.clip(_number(parsed, "to-fps") or TARGET_FPS, tell)
+            there = " from --from to --to" if parsed.get("from") or parsed.get("to") else ""
+            raise TickgraphError(f"{source} holds {motion.frames} frame{there}; a motion needs at least 2")
+        clip = motion.clip(_fps(parsed, "to-fps") or TARGET_FPS, tell)
     if clip.frames < 2:
         raise TickgraphError(f"{source} is shorter than two frames at {clip.fps:g} fps")
     write_atomically(target, lambda file: np.savez(file, **clip.arrays()))
@@ -162,6 +168,8 @@ def _play(parsed: Parsed) -> int:
     motion, source = _read(parsed)
     film_clip(motion.clip(), target)
     print(f"{target}: {source}")
+    for note in motion.notes:
+        print(f"note: {note}")
     return 0
 
 
@@ -214,20 +222,31 @@ def _read(parsed: Parsed, tell: Tell | None = None) -> tuple[Motion, Path]:
     order = parsed.get("quat")
     if order not in (None, "xyzw", "wxyz"):
         raise TickgraphError(f"--quat is {order!r}, expected xyzw or wxyz")
-    return read_motion(files[0], fps=_number(parsed, "fps"), order=order, tell=tell), files[0]
+    start, end = _seconds(parsed, "from", 0.0), _seconds(parsed, "to", math.inf)
+    motion = read_motion(files[0], fps=_fps(parsed, "fps"), order=order, tell=tell)
+    return motion.part(start, end), files[0]
+
+
+def _fps(parsed: Parsed, name: str) -> float | None:
+    from tickgraph.motion.motion import checked_fps
+
+    value = _number(parsed, name)
+    return None if value is None else checked_fps(value, f"--{name}")
+
+
+def _seconds(parsed: Parsed, name: str, default: float) -> float:
+    value = _number(parsed, name)
+    if value is not None and not (math.isfinite(value) and value >= 0.0):
+        raise TickgraphError(f"--{name} is {value:g}, expected seconds from the first frame, at least 0")
+    return default if value is None else value
 
 
 def _number(parsed: Parsed, name: str) -> float | None:
     text = parsed.get(name)
-    if text is None:
-        return None
-    from tickgraph.motion.motion import checked_fps
-
     try:
-        value = float(text)
+        return None if text is None else float(text)
     except ValueError:
         raise TickgraphError(f"--{name} is {text!r}, expected a number") from None
-    return checked_fps(value, f"--{name}")
 
 
 @contextmanager

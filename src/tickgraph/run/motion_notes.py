@@ -16,7 +16,7 @@ def motion_notes(task: Task, step_dt: float) -> dict[str, list[str]]:
     """Return what a person should know of the clips of a task's motion commands, by clip; nothing of sound ones.
 
     Args:
-        task: whose environment is built already, so that its clips are still at hand.
+        task: its clips are still at hand where its environment is built already.
         step_dt: seconds of a control step.
     """
     found: dict[str, list[str]] = {}
@@ -28,8 +28,8 @@ def motion_notes(task: Task, step_dt: float) -> dict[str, list[str]]:
     return found
 
 
-def note_lines(notes: dict[str, list[str]]) -> list[str]:
-    """Return such notes as lines for a terminal, the first few of them."""
+def note_lines(notes: dict[str, list[str]], rest: str = "are in run_manifest.json") -> list[str]:
+    """Return such notes as lines for a terminal, the first few of them, and where the rest is."""
     every = [f"note: motion {name}: {note}" for name, those in notes.items() for note in those]
     more = len(every) - SHOWN
-    return every if more <= 0 else [*every[:SHOWN], f"note: {more} more on motions are in run_manifest.json"]
+    return every if more <= 0 else [*every[:SHOWN], f"note: {more} more on motions {rest}"]

@@ -9,6 +9,8 @@ import numpy as np
 from tickgraph.run.arguments import table
 
 FAR = 1000.0  # m from the origin, where float32 knows a tenth of a millimetre
+# m, heights of a root that is likely 0.2 to 1.5 m high in another unit.
+UNITS = {"centimetres": (20.0, 150.0), "millimetres": (200.0, 1500.0)}
 DEGREES = 7.0  # rad, which no joint turns: an angle beyond it is likely one in degrees
 
 
@@ -40,7 +42,10 @@ def findings(value: dict[str, Any]) -> list[str]:
     if value["lowest_sole"] < -0.02:
         found.append(f"a foot sinks {-value['lowest_sole']:.3f} m into the ground")
     if value["lowest_sole"] > 0.02:
-        found.append(f"no foot comes closer to the ground than {value['lowest_sole']:.3f} m")
+        height = (value["root_min"][2] + value["root_max"][2]) / 2
+        unit = next((unit for unit, (low, high) in UNITS.items() if low < height < high), None)
+        unit = f"; are positions in {unit}? Metres are expected" if unit else ""
+        found.append(f"no foot comes closer to the ground than {value['lowest_sole']:.3f} m{unit}")
     return found
 
 

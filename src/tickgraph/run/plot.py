@@ -5,12 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.files import make_folder, write_atomically
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import iter_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 POINTS = 2000  # more than a picture has columns
 CURVES = (
@@ -76,8 +79,12 @@ def plot_learning_curve(run: RunFolder, title: str) -> Path:
         axes.plot(x, y, linewidth=1.2, marker="." if len(x) < 30 else "")
         axes.set(xlabel="env steps", ylabel=name)
         axes.grid(alpha=0.3)
-    make_folder(run.plots)
-    path = run.plots / "learning_curve.png"
+    return save_figure(figure, run.plots / "learning_curve.png")
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure as a png, whose folder in the run is made; returns the file."""
+    make_folder(path.parent)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do
         write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))

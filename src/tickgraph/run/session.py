@@ -29,6 +29,7 @@ from tickgraph.run.schedule import Ending
 from tickgraph.run.settings import write_config
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
 from tickgraph.run.startup import StartUp
+from tickgraph.run.trained import edits, told
 from tickgraph.run.trainer import Trainer
 from tickgraph.run.video import record_video
 from tickgraph.sim.platform import resolve_platform
@@ -129,7 +130,8 @@ def _train(
     elif trainer.schedule.warmup_is_forced and not resume:
         say(f"updates begin after {trainer.schedule.warmup} iterations: {trainer.schedule.warmup_reason}")
     notes = motion_notes(task, trainer.env.step_dt)
-    for line in note_lines(notes) if not resume else ():
+    said = manifest.read_manifest(run).get("motion_notes") if resume and run.manifest.exists() else None
+    for line in note_lines({name: those for name, those in notes.items() if those != (said or {}).get(name)}):
         say(line)
     trainer.prepare()
     if saved is not None:
@@ -262,13 +264,20 @@ def evaluate_run(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:
 def newest_policy(task: Task, run: RunFolder) -> tuple[dict[str, Any], int]:
     """Return the policy's tensors in the newest whole checkpoint, and its iteration.
 
-    Warns where the task's terms have drawn other numbers than those that the policy was trained with.
+    Warns where config.yaml has been edited, or terms or motion files hold other numbers than those it was trained with.
     """
     saved, problems = checkpoint.load_newest(run, task.name)
     for problem in problems:
         warn(problem)
     if saved is None:
         raise TickgraphError(f"{run.path} has no checkpoint yet; train a little longer")
+    try:
+        edited = edits(run)
+    except TickgraphError as error:  # a damaged manifest takes nothing from the policy
+        warn(f"not known: whether {run.config} has been edited ({error})")
+        edited = None
+    if edited:
+        warn(f"{run.config} has been edited since it was trained: {told(edited)}; what is judged is what it says now")
     check_held(task, saved.extra.get("held"))
     learn = saved.state.get("learn", {})
     return {name: value for name, value in learn.items() if name.startswith(POLICY)}, saved.iteration

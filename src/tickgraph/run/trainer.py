@@ -164,6 +164,9 @@ class Trainer:
         Raises:
             TickgraphError: it does not fit the task's sizes.
         """
+        before = saved.extra.get("held")
+        self._same_held &= same_held(before, self._held, "what is resumed")
+        self._held = before or self._held
         try:
             self.env.load_state_dict(saved.state["env"])
             learn = {name: value for name, value in saved.state["learn"].items() if name not in FORMER}
@@ -184,9 +187,6 @@ class Trainer:
         if not saved.extra["replay"]:
             self.ring.clear()
             self.schedule.resumed_blind_at = saved.iteration
-        before = saved.extra.get("held")
-        self._same_held &= same_held(before, self._held, "what is resumed")
-        self._held = before or self._held
         self.learner.set_horizon(self.schedule.total_updates)
         self.ending.iteration, self.ending.env_steps = saved.iteration, saved.extra["env_steps"]
         self._spent_before = self.ending.wall_s = saved.extra["wall_s"]

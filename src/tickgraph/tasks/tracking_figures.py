@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tickgraph import mdp
+from tickgraph.core.errors import TickgraphError
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
 from tickgraph.motion.load import load_clips
 from tickgraph.run.arguments import table
@@ -40,7 +41,12 @@ def tracking_evaluation(command_name: str, without: tuple[str, ...] = ()) -> Eva
     """
 
     def edit(cfg: EnvCfg) -> None:
-        motion, step_dt = cfg.commands[command_name], cfg.decimation * cfg.scene.timestep
+        motion, step_dt = cfg.commands.get(command_name), cfg.decimation * cfg.scene.timestep
+        if not isinstance(motion, mdp.MotionCommandCfg):
+            raise TickgraphError(
+                f"the evaluation judges the motion command {command_name!r}, but the task's commands are "
+                f"{', '.join(cfg.commands) or 'none'}; give it tracking_evaluation(NAME)"
+            )
         motion.sampler.mode = "each"
         motion.truncate_on_clip_end = True
         frames = max(clip.frames for clip in load_clips(motion.clips, fps=round(1.0 / step_dt, 6)))
@@ -106,7 +112,7 @@ class TrackingReport:
         return {"clips": clips}
 
     def lines(self, report: dict[str, Any]) -> list[str]:
-        """Return the figures of each clip as a table."""
+        """Return the figures of each clip as a table, and a note where some clips had no episode."""
         head = (
             "clip",
             "s",
@@ -130,30 +136,36 @@ class TrackingReport:
             )
             for clip in report["clips"]
         ]
-        return [line.rstrip() for line in table([head, *rows])]
+        lines = [line.rstrip() for line in table([head, *rows])]
+        unplayed, clips = sum(not clip["episodes"] for clip in report["clips"]), len(report["clips"])
+        if unplayed:
+            lines.append(
+                f"note: {unplayed} of {clips} clips had no episode and are in no figure: an evaluation plays each clip "
+                f"from {clips} episodes on (--episodes of `tickgraph eval`, --evaluation.episodes of `tickgraph train`)"
+            )
+        return lines
 
     def plot(self, report: dict[str, Any], title: str, folder: Path) -> Path:
         """Draw the errors over time, one curve a clip, into tracking.png; returns the file."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from tickgraph.run.files import write_atomically
+        from tickgraph.run.plot import save_figure
 
         figure = Figure(figsize=(11, 7), layout="constrained")
         FigureCanvasAgg(figure)
         figure.suptitle(title, parse_math=False)
         for axes, (name, label) in zip(figure.subplots(2, 2).flat, CURVES.items(), strict=True):
-            for clip in report["clips"]:
+            for number, clip in enumerate(report["clips"]):
                 values = [math.nan if value is None else value for value in clip["curves"][name]]
-                axes.plot(clip["curves"]["seconds"], values, linewidth=1.2, label=clip["clip"])
+                axes.plot(clip["curves"]["seconds"], values, linewidth=1.2, label=str(number))
             axes.set(xlabel="time in the clip (s)", ylabel=label, ylim=(0.0, None))
             axes.grid(alpha=0.3)
             if len(report["clips"]) <= 12:
-                axes.legend(fontsize="small")
-        folder.mkdir(exist_ok=True)
-        path = folder / "tracking.png"
-        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
-        return path
+                for text, clip in zip(axes.legend(fontsize="small").get_texts(), report["clips"], strict=True):
+                    text.set_parse_math(False)  # a name is shown as it is, with dollars and a leading underscore
+                    text.set_text(clip["clip"])
+        return save_figure(figure, folder / "tracking.png")
 
 
 def _episodes(trace: EvalTrace) -> dict[str, Tensor]:
