@@ -14,7 +14,7 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.motion import motion as limits
 from tickgraph.motion.figures import figures
 from tickgraph.motion.load import find, load_clips, read_motion, shipped
-from tickgraph.motion.read_npz import NEEDED, VELOCITIES
+from tickgraph.motion.read_npz import BODY_KEYS
 
 NAMES = list(SKELETON.joint_names)
 
@@ -197,7 +197,7 @@ def test_files_of_other_tools(tmp_path: Path) -> None:
     assert float((qpos.clip(50.0).qpos - clip.qpos).abs().max()) < 0.01
 
 
-@pytest.mark.parametrize("key", ["fps", *NEEDED])
+@pytest.mark.parametrize("key", ["fps", *BODY_KEYS])
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
     arrays = bodies()
     del arrays[key]
@@ -208,7 +208,10 @@ def test_what_an_npz_has_instead_is_named(tmp_path: Path) -> None:
     (clip,) = load_clips("squat", 50.0)
     root, joints = clip.qpos.numpy()[:, :7], clip.qpos.numpy()[:, 7:]
     line = refused(save(tmp_path / "gmr.npz", fps=50, root_pos=root[:, :3], root_rot=root[:, 3:], dof_pos=joints))
-    assert "lacks joint_pos, body_pos_w, body_quat_w; it has fps, root_pos, root_rot, dof_pos; expected fps," in line
+    assert (
+        "lacks joint_pos, joint_vel, body_pos_w, body_quat_w, body_lin_vel_w, body_ang_vel_w; it has fps, root_pos, root_rot, dof_pos; expected fps,"
+        in line
+    )
     line = refused(save(tmp_path / "many.npz", **{f"key{number}": 0 for number in range(20)}))
     assert "it has key0, key1, key2, key3, key4, key5, key6, key7 and 12 more; expected" in line
 
@@ -220,14 +223,6 @@ def test_bodies_tell_that_quaternions_are_in_the_other_order(tmp_path: Path) -> 
     (clip,) = load_clips("squat", 50.0)
     assert torch.equal(read_motion(path, order="xyzw").clip().qpos, clip.qpos)
     assert "they are there: give --quat wxyz" in refused(save(tmp_path / "b.npz", **arrays), order="xyzw")
-
-
-def test_velocities_may_be_missing_as_they_are_not_used(tmp_path: Path) -> None:
-    (clip,) = load_clips("squat", 50.0)
-    for left_out in (*((key,) for key in VELOCITIES), VELOCITIES):
-        arrays = {key: value for key, value in bodies().items() if key not in left_out}
-        motion = read_motion(save(tmp_path / "a.npz", **arrays))
-        assert motion.notes == [] and torch.equal(motion.clip().joint_vel, clip.joint_vel)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from motion_toys import SKELETON, rows, write
 from tickgraph import cli
 from tickgraph.motion import CLIP_NAMES
 from tickgraph.motion.load import read_motion
-from tickgraph.motion.read_npz import NEEDED, VELOCITIES
+from tickgraph.motion.read_npz import BODY_KEYS
 
 
 def test_convert_writes_what_other_tools_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,7 +20,7 @@ def test_convert_writes_what_other_tools_read(tmp_path: Path, capsys: pytest.Cap
     assert "51 frames at 50 fps, 1.00 s" in shown.out and "30 frames per second assumed" in shown.out
     assert shown.err == ""
     arrays = np.load(target, allow_pickle=False)
-    assert set(arrays) == {"fps", *NEEDED, *VELOCITIES, "joint_names", "body_names"}
+    assert set(arrays) == {"fps", *BODY_KEYS, "joint_names", "body_names"}
     assert arrays["fps"].tolist() == [50] and arrays["body_quat_w"].shape == (51, 30, 4)
     assert tuple(arrays["joint_names"]) == SKELETON.joint_names
     assert cli.main(["motion", "convert", str(source), str(target), "--fps", "60", "--to-fps", "25"]) == 0

@@ -28,8 +28,7 @@ from tickgraph.motion.quat_order import OTHER_ORDER, other_order, upside_down
 from tickgraph.motion.resample import angular_rates, rates
 from tickgraph.motion.skeleton import Skeleton
 
-NEEDED = ("joint_pos", "body_pos_w", "body_quat_w")
-VELOCITIES = ("joint_vel", "body_lin_vel_w", "body_ang_vel_w")
+BODY_KEYS = ("joint_pos", "joint_vel", "body_pos_w", "body_quat_w", "body_lin_vel_w", "body_ang_vel_w")
 _NAMES = ("joint_names", "body_names")
 _WIDTHS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
 _WXYZ = {"wxyz": [0, 1, 2, 3], "xyzw": [3, 0, 1, 2]}  # where w x y z stand in a file's order
@@ -46,10 +45,10 @@ def read_npz(
 ) -> Motion:
     """Read an npz file; only plain arrays are ever loaded, never pickled objects.
 
-    Either fps and NEEDED, or fps and qpos (T, 7 + J); VELOCITIES, joint_names and body_names may be there. Without
-    joint_names the joints of the first form are in the robot's order or in breadth-first order, whichever puts the
-    bodies where the file has them. Velocities are checked, not used: they are computed anew, and a note says where
-    those of joints and root are others.
+    Either fps and BODY_KEYS, or fps and qpos (T, 7 + J); joint_names and body_names may be there. Without joint_names
+    the joints of the first form are in the robot's order or in breadth-first order, whichever puts the bodies where the
+    file has them. Velocities are checked, not used: they are computed anew, and a note says where those of joints and
+    root are others.
 
     Args:
         path: the file.
@@ -63,11 +62,11 @@ def read_npz(
     """
     check_size(path, path.stat().st_size)
     arrays, others = _load(path, tell)
-    missing = [key for key in NEEDED if key not in arrays]
+    missing = [key for key in BODY_KEYS if key not in arrays]
     if missing and "qpos" not in arrays:
         raise TickgraphError(
             f"{path} lacks {', '.join(missing)}; it has {shown([*arrays, *others]) or 'nothing'}; "
-            f"expected fps, {', '.join(NEEDED)}, or fps and qpos: root position 3, quaternion w x y z, joints"
+            f"expected fps, {', '.join(BODY_KEYS)}, or fps and qpos: root position 3, quaternion w x y z, joints"
         )
     if fps is None:
         if "fps" not in arrays:
@@ -93,7 +92,7 @@ def _load(path: Path, tell: Tell | None) -> tuple[dict[str, NDArray[Any]], list[
     if start != b"PK":
         pickled = " but a pickle, which can run code and is never loaded" if start[:1] == b"\x80" else ""
         raise TickgraphError(f"{path} is no npz file{pickled}; save the arrays with numpy.savez")
-    wanted = ("fps", "qpos", *NEEDED, *VELOCITIES, *_NAMES)
+    wanted = ("fps", "qpos", *BODY_KEYS, *_NAMES)
     arrays: dict[str, NDArray[Any]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
@@ -190,9 +189,8 @@ def _bodies(
     listed = bodies if names is None else len(names)
     nameless = f"the robot's {bodies} bodies; body_names tells where there are others"
     why = f": {frames} frames, {nameless if names is None else f'{listed} body_names'}"
-    values = {
-        key: _finite(arrays, key, (frames, listed, width), path, why) for key, width in _WIDTHS.items() if key in arrays
-    }
+    values = {key: _finite(arrays, key, (frames, listed, width), path, why) for key, width in _WIDTHS.items()}
+    joint_vel = _finite(arrays, "joint_vel", (frames, count), path, why)
     pos, quat = values["body_pos_w"], unit_quaternions(values["body_quat_w"][..., _WXYZ[quat_order]], path, _frame)
     root_name = skeleton.body_names[0]
     if names is not None and root_name not in names:
@@ -201,15 +199,12 @@ def _bodies(
     joint_order, how = _match(skeleton, pos, quat, joint_pos, root, order, names, quat_order, path)
     root_pos, root_quat = torch.from_numpy(pos[:, root]), torch.from_numpy(quat[:, root])
     notes += how
-    if "joint_vel" in arrays:
-        given = _finite(arrays, "joint_vel", (frames, count), path, why)
-        notes += _other_velocities("joint_vel", given, rates(torch.from_numpy(joint_pos), fps), "rad/s")
+    notes += _other_velocities("joint_vel", joint_vel, rates(torch.from_numpy(joint_pos), fps), "rad/s")
     for key, moved, unit in (
         ("body_lin_vel_w", rates(root_pos, fps), "m/s"),
         ("body_ang_vel_w", angular_rates(root_quat, fps), "rad/s"),
     ):
-        if key in values:
-            notes += _other_velocities(f"{key} of the root", values[key][:, root], moved, unit)
+        notes += _other_velocities(f"{key} of the root", values[key][:, root], moved, unit)
     return pos[:, root], quat[:, root], joint_pos[:, joint_order]
 
 
