@@ -19,6 +19,7 @@ from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.explore import Explorer
 from tickgraph.learn.learner import FORMER
+from tickgraph.learn.metrics import skipped
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run import checkpoint, manifest
 from tickgraph.run.config import Task
@@ -362,6 +363,8 @@ class Trainer:
         self.ending.overflow = {name: count for name, count in overflow.items() if count}
         for check in checks:
             self._warn_once(iteration, str(check["name"]), f"{check['count']} worlds so far: {check['why']}")
+        for name, text in skipped(row):
+            self._warn_once(iteration, name, text)
         if new := [name for name in self.ending.overflow if name not in self._seen_checks]:
             # Asks the device, which is worth it: this comes once a capacity.
             advice = {line.partition(":")[0]: line.partition(": ")[2] for line in self.env.sim.overflow_advice()}
