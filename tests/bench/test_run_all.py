@@ -389,6 +389,27 @@ def test_the_table_has_each_number_with_its_place_and_a_dash_for_what_is_missing
     ]
 
 
+def test_what_the_table_cannot_be_made_from_is_one_line_and_the_readme_stays(readme_table, tmp_path):
+    readme, empty, text = tmp_path / "README.md", tmp_path / "empty", tmp_path / "notes.txt"
+    readme.write_text(f"a\n{readme_table.BEGIN}\nb\n{readme_table.END}\n")
+    empty.mkdir()
+    text.write_text("notes")
+    good = tmp_path / "good.json"
+    good.write_text(json.dumps(collector()))
+    for words, said in (
+        ([empty], "no number for the table is in there"),
+        ([text], "notes.txt .* is not readable"),
+        ([good, "--num-envs", "x"], "--num-envs is 'x', expected a whole number"),
+        ([good, "--readme", tmp_path / "none.md"], "none.md is not readable"),
+    ):
+        with pytest.raises(TickgraphError, match=said) as caught:
+            readme_table.main([str(word) for word in (*words, *([] if "--readme" in words else ["--readme", readme]))])
+        assert "\n" not in str(caught.value)
+    assert readme.read_text().splitlines()[2] == "b"
+    assert readme_table.main([str(good), "--readme", str(readme), "--num-envs", "4096,4096"]) == 0
+    assert readme.read_text().count("control step of 4,096 worlds |") == 1
+
+
 def test_the_table_says_where_eager_had_the_plain_learner(readme_table):
     value = training("flashsac")
     eager, graph = value["results"]
