@@ -79,6 +79,7 @@ def test_a_table_keeps_its_headings_where_nothing_is_a_terminal(
     shown = capsys.readouterr().out
     assert "…" not in shown and all(word in shown for word in ("mean ms", "overlap", "enqueue", "steps/s"))
     (line,) = [text for text in shown.splitlines() if text.startswith("graph, last 20 ")][:1]
+    assert "training, 4 updates, mjwarp, flashsac, batch 2048" in shown
     assert "learner_train" in line and "temperature updates" in line
 
 

@@ -173,9 +173,9 @@ def _ratios(sums: dict[str, list[float]], case: Case) -> dict[str, Any]:
         "aa_ci95": aa_interval,
         "aa_within_2_percent": abs(aa - 1.0) <= AA_LIMIT,
         "tick_bar": bar,
-        "tick_bar_met": None if bar is None else tick_interval[1] < bar,
+        "tick_bar_met": None if bar is None else tick_interval[1] <= bar,
         "advance_bar": ADVANCE_BAR,
-        "advance_bar_met": advance_interval[1] < ADVANCE_BAR,
+        "advance_bar_met": advance_interval[1] <= ADVANCE_BAR,
     }
 
 

@@ -121,6 +121,8 @@ def _shown(result: dict[str, Any]) -> Iterator[Any]:
         title = f"{ratio['task']}, {ratio['num_envs']} worlds, {ratio['scenario']}, {ratio['backend']}"
         if kind == "learner":
             title = f"{ratio['task']}, {ratio['scenario']}, {ratio['device']}"
+        elif said := _learner_of(rows):
+            title += f", {said}"
         yield f"\n{title}"
         yield {"train": _train_arms, "learner": _learner_arms}.get(kind, _arms)(rows)
         ratios = _ratios(ratio)
@@ -132,6 +134,12 @@ def _shown(result: dict[str, Any]) -> Iterator[Any]:
         yield from _facts(ratio, rows)
         if not ratio.get("aa_within_2_percent", True):
             yield "The machine was too busy: a tick differs from itself by more than 2%. Measure again."
+
+
+def _learner_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the algorithm and the batch of a measurement of training, which its scenario does not say; else ""."""
+    row = rows[0] if rows else {}
+    return f"{row['algo']}, batch {row['batch_size']}" if {"algo", "batch_size"} <= set(row) else ""
 
 
 def _measured_on(result: dict[str, Any]) -> str:
@@ -385,8 +393,9 @@ def _groups(result: dict[str, Any]) -> Iterator[_Group]:
         mine = [row for row in result["results"] if all(row[name] == ratio[name] for name in _KEY)]
         if not mine:
             raise ValueError(f"no row of results is of the case {', '.join(str(ratio[name]) for name in _KEY)}")
+        said = "" if key == "over_floor" else _learner_of(mine)
         yield _Group(
-            f"{ratio['task']}\n{beside.format(**ratio)}",
+            f"{ratio['task']}\n{beside.format(**ratio)}" + (said and f"\n{said}"),
             f"{words}\n{ratio[key]:.3f}" if ratio.get(key) is not None else "",
             {str(row["arm"]): finite(row["median_ms"]) for row in mine},
             finite(ratio["floor_ms"]) if "floor_ms" in ratio else None,
