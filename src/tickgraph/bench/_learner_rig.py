@@ -122,7 +122,7 @@ class LearnerRig:
                 stream=self.stream,
                 watch=self.arena.pointers,
             )
-            for phase in self.cycle.phases
+            for phase in self.cycle.kinds
         }
         self.wait()  # what was made here is there for the rig's stream
 
@@ -171,7 +171,7 @@ class LearnerRig:
         with self.on_stream():
             if self._phase is None:
                 self._phase = self.cycle.phase()
-            self.graphs[self._phase]()
+            self.graphs[self.cycle.kind(self._phase)]()
         self._phase = (self._phase + self.cycle.updates) % self.cycle.phases.stop
 
     def capture(self) -> None:
