@@ -53,7 +53,7 @@ def test_what_fails_or_takes_too_long_is_recorded_and_the_rest_goes_on(run_all, 
     assert [facts["exit_code"] for facts in found.values()] == [2, None, 0, 2]
     assert "did you mean 'g1_walk_flat'" in (tmp_path / "wrong.log").read_text()
     assert any(task["name"] == "g1_walk_flat" for task in json.loads((tmp_path / "list.json").read_text())["tasks"])
-    assert "--seeds is 0, expected at least 1" in (tmp_path / "seeds.log").read_text()
+    assert "--seeds is '0', expected a whole number of at least 1" in (tmp_path / "seeds.log").read_text()
     assert found["seeds"]["command"] == "python benchmarks/seeds.py --seeds 0"
     assert "stopped after 1 s" in capsys.readouterr().out
     assert all("gpu" not in facts and "commit" in facts for facts in found.values())
