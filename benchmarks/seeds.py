@@ -49,10 +49,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tickgraph.bench._options import MOST_WORLDS, Parser, count, counts, run_script, target
+from tickgraph.bench._options import MOST_WORLDS, Parser, count, counts, run_script
 from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.files import make_folder, read_json, write_json
+from tickgraph.run.files import check_target, make_folder, read_json, write_json
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import iter_rows
 from tickgraph.run.manifest import processors, read_manifest, read_summary
@@ -564,7 +564,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options, with the sizes of --tiny where none are given."""
     parser = Parser(prog="seeds.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out/seeds"), help="folder of runs and results")
-    parser.add_argument("--json", type=target, metavar="FILE", help="the result (default: seeds.json in that folder)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the result (default: seeds.json in that folder)")
     parser.add_argument("--task", default=TASK, help=f"what is trained (default: {TASK})")
     parser.add_argument("--algo", help="flashsac or sac (default: the task's)")
     parser.add_argument("--seeds", metavar="N", help="runs of each family (default: 5)")
@@ -617,9 +617,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Play and compare; returns 0 where every run counted."""
     options = parsed(argv)
     out = (options.report_only or options.out).resolve()
-    target = options.json.resolve() if options.json else out / "seeds.json"
     if options.report_only is None:
         make_folder(out)
+    # A picture is drawn beside it, so it is a file.
+    target = check_target(options.json).resolve() if options.json else out / "seeds.json"
+    if options.report_only is None:
         jobs = jobs_of(options, out)
         there = [job.run.name for job in jobs if job.run.folder.path.exists()]
         if there:

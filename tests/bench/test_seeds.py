@@ -40,6 +40,14 @@ def test_a_wrong_option_is_one_line(seeds, words, text):
     assert text in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("path", "text"), [("-", "a stream takes only results"), ("none/x.json", "No such file")])
+def test_a_result_that_cannot_be_kept_is_refused_before_anything_is_played(seeds, path, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TickgraphError, match=text):
+        seeds.main(["--tiny", "--out", "out", "--json", path])
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_the_mean_level_is_the_area_by_trapezoids_over_the_range(seeds):
     points = [(0.0, 0.0), (2.0, 4.0), (6.0, 4.0)]
     assert seeds.mean_level(points, 0.0, 6.0) == pytest.approx((4 + 16) / 6)
