@@ -83,6 +83,16 @@ def test_a_table_keeps_its_headings_where_nothing_is_a_terminal(
     assert "learner_train" in line and "temperature updates" in line
 
 
+def test_every_ratio_of_a_file_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = json.loads((RESULTS / "bench_train_h200.json").read_text())
+    value["ratios"][0] |= {"graph_over_compile-loss": 3.25, "graph_over_compile-loss_ci95": [3.0, 3.5]}
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(value))
+    report.main([str(path)])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["graph_over_compile-loss", "3.2500", "3.0000", "to", "3.5000"] in lines
+
+
 @pytest.mark.parametrize(("blocks", "few"), [(BAR_BLOCKS - 1, True), (BAR_BLOCKS, False)])
 def test_too_few_blocks_for_a_bar_are_told(
     blocks: int, few: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

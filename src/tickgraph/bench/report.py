@@ -329,18 +329,17 @@ def _ratios(row: dict[str, Any]) -> Any:
 
     table = Table("ratio", "median", "95% interval", "", box=None)
     modes = [name for name in ("captured_eager", "compile", "eager") if name != row.get("tick_arm")]
-    paths = [name for name in row if name.endswith("_time_over_eager")]
-    for name, interval, bar, met in (
+    known = (
         ("tick_over_physics", "ci95", "tick_bar", "tick_bar_met"),
         *((f"{mode}_over_physics", f"{mode}_ci95", "", "") for mode in modes),
         ("advance_over_physics", "advance_ci95", "advance_bar", "advance_bar_met"),
         ("aa", "aa_ci95", None, "aa_within_2_percent"),
         ("non_physics_ms", "non_physics_ci95", "", ""),
         ("graph_over_eager", "graph_over_eager_ci95", "graph_over_eager_bar", "graph_over_eager_met"),
-        ("graph_over_compile", "graph_over_compile_ci95", "", ""),
-        ("compile_over_eager", "compile_over_eager_ci95", "", ""),
-        *((name, f"{name}_ci95", "", "") for name in paths),
-    ):
+    )
+    # Between what arms and paths there were, each has its interval beside it.
+    others = [name for name in row if f"{name}_ci95" in row and name not in [other for other, *_ in known]]
+    for name, interval, bar, met in (*known, *((name, f"{name}_ci95", "", "") for name in others)):
         if name in row:
             low, high = row[interval]
             table.add_row(name, f"{row[name]:.4f}", f"{low:.4f} to {high:.4f}", _verdict(row, bar, met))
