@@ -43,7 +43,7 @@ from tickgraph.bench._figures import median_with_interval, times
 from tickgraph.bench._gpu import device_times
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision
 from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_of, with_algo
-from tickgraph.bench._options import MOST_BATCH, Parser, count, counts, run_script, say, target
+from tickgraph.bench._options import MOST_BATCH, Parser, count, names, run_script, say, sizes, target
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.precision import set_precision
@@ -491,21 +491,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     task = load(TASK)
     task.use("flashsac")
     default = DEFAULTS[device.type]
-    batches = counts("--batch-size", options.batch_size or default["batch"], least=2, most=MOST_BATCH)
-    updates = counts("--updates", options.updates)
+    batches = sizes("--batch-size", options.batch_size or default["batch"], least=2, most=MOST_BATCH)
+    updates = sizes("--updates", options.updates)
     blocks = count("--blocks", options.blocks or default["blocks"])
     given = options.cycles or default.get("cycles")
     cycles = None if given is None else count("--cycles", given)
     limit_s = float(count("--limit", options.limit))
-    precisions = (options.precision or ("tf32" if device.type == "cuda" else "fp32")).split(",")
+    precisions = names(options.precision or ("tf32" if device.type == "cuda" else "fp32"))
     for precision in precisions:
         check_precision(precision, device)
-    names = (options.arms or ARMS[device.type]).split(",")
-    for name in names:
+    arms = list(names(options.arms or ARMS[device.type]))
+    for name in arms:
         if name not in PATHS and name not in PEERS:
             raise TickgraphError(f"--arms has {name!r}; the arms are {', '.join((*PATHS, *PEERS))}")
     # The peer's thread asks the device for events, which a capture of ours does not bear: ours come first.
-    names.sort(key=lambda name: (name in PEERS, name in PEERS and PEERS[name].replay))
+    arms.sort(key=lambda name: (name in PEERS, name in PEERS and PEERS[name].replay))
     spec = spec_of(task)
     slot = 4 * spec.num_envs * (sum(spec.dims.values()) + spec.actions)
     spec = replace(spec, slots=max(spec.algo.n_step + 2, min(spec.slots, SLOTS, RING_BYTES // 4 // slot)))
@@ -517,7 +517,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             for number in updates:
                 made = with_algo(replace(spec, updates=number), batch_size=batch, bf16=precision == "bf16")
                 case = Case(made, device, precision)
-                more, ratio = rows_of(case, measure(case, names, blocks, cycles, limit_s))
+                more, ratio = rows_of(case, measure(case, arms, blocks, cycles, limit_s))
                 rows, ratios = [*rows, *more], [*ratios, ratio]
                 gc.collect()  # the learners of this case make room for the next one's
                 if options.json is not None:

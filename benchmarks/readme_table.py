@@ -14,7 +14,6 @@ number stands a letter for the machine, the versions and the commit that it is o
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tickgraph.bench._options import run_script
+from tickgraph.bench._options import MOST_WORLDS, Parser, run_script, sizes
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.files import read_json, write_atomically
+from tickgraph.run.files import check_target, read_json, write_atomically
 from tickgraph.tasks.registry import load
 
 TASKS = ("g1_walk_flat", "g1_motion_tracking")
@@ -163,7 +162,7 @@ def gather(paths: Iterable[Path]) -> dict[Key, Number]:
         mine: dict[Key, Number] = {}
         inside = (path for path in sorted(given.rglob("*.json")) if BEFORE not in path.relative_to(given).parts[:-1])
         for path in inside if given.is_dir() else [given]:
-            for key, number in numbers_in(path):
+            for key, number in numbers_in(path, named=path == given):
                 if key in mine and mine[key].path != path:
                     words = " ".join(map(str, key))
                     raise TickgraphError(
@@ -174,8 +173,8 @@ def gather(paths: Iterable[Path]) -> dict[Key, Number]:
     return found
 
 
-def numbers_in(path: Path) -> list[tuple[Key, Number]]:
-    """Return the numbers of one file; none where it is no JSON object.
+def numbers_in(path: Path, named: bool = False) -> list[tuple[Key, Number]]:
+    """Return the numbers of one file; none where it is no JSON object, unless it was named.
 
     Raises:
         TickgraphError: it looks like a result but lacks something.
@@ -183,6 +182,8 @@ def numbers_in(path: Path) -> list[tuple[Key, Number]]:
     try:
         value = read_json(path, "result")
     except TickgraphError:
+        if named:
+            raise
         return []  # a folder of results may hold other files
     try:
         return list(numbers_of(path, value))
@@ -243,19 +244,26 @@ def put(readme: str, text: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write or print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = Parser(prog="readme_table.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="folders and files; the later one wins")
     parser.add_argument("--readme", type=Path, default=Path(__file__).parents[1] / "README.md", help="where it goes")
     parser.add_argument("--num-envs", default="4096", metavar="N,N", help="worlds of the rows (default: 4096)")
     parser.add_argument("--print", action="store_true", help="print the table and leave the README alone")
     options = parser.parse_args(argv)
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", options.num_envs):
-        parser.error(f"--num-envs is {options.num_envs!r}, expected whole numbers, separated by commas")
-    text = table(gather(options.paths), [int(part) for part in options.num_envs.split(",")])
+    worlds = sizes("--num-envs", options.num_envs, most=MOST_WORLDS)
+    found = gather(options.paths)
+    if not found:
+        raise TickgraphError(f"{', '.join(map(str, options.paths))}: no number for the table is in there")
+    text = table(found, worlds)
     if options.print:
         print(text, end="")
         return 0
-    readme = put(options.readme.read_text(encoding="utf-8"), f"\n{text}\n")
+    try:
+        before = options.readme.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise TickgraphError(f"--readme {options.readme} is not readable: {str(error).splitlines()[0]}") from error
+    readme = put(before, f"\n{text}\n")
+    check_target(options.readme)
     write_atomically(options.readme, lambda file: file.write(readme.encode("utf-8")))
     return 0
 

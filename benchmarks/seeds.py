@@ -53,9 +53,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tickgraph.bench._options import run_script
+from tickgraph.bench._options import MOST_WORLDS, Parser, count, counts, run_script
+from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError
-from tickgraph.run.files import make_folder, read_json, write_json
+from tickgraph.run.files import check_target, make_folder, read_json, write_json
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import iter_rows
 from tickgraph.run.manifest import processors, read_manifest, read_summary
@@ -586,19 +587,19 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options, with the sizes of --tiny where none are given."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = Parser(prog="seeds.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out/seeds"), help="folder of runs and results")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the result (default: seeds.json in that folder)")
     parser.add_argument("--task", default=TASK, help=f"what is trained (default: {TASK})")
     parser.add_argument("--algo", help="flashsac or sac (default: the task's)")
-    parser.add_argument("--seeds", type=int, help="runs of each family (default: 5)")
-    parser.add_argument("--iterations", type=int, help="of each run (default: 1500)")
-    parser.add_argument("--num-envs", type=int, help="worlds of each run (default: 4096)")
+    parser.add_argument("--seeds", metavar="N", help="runs of each family (default: 5)")
+    parser.add_argument("--iterations", metavar="N", help="of each run (default: 1500)")
+    parser.add_argument("--num-envs", metavar="N", help="worlds of each run (default: 4096)")
     parser.add_argument("--gpus", default="", metavar="A,B", help="GPUs; the fast runs get the first half of them")
     parser.add_argument(
         "--reference-gpus", default="", metavar="A,B", help="the GPU of each reference run, by seed (they take longer)"
     )
-    parser.add_argument("--side-by-side", type=int, help="runs at once on a GPU (default: 1)")
+    parser.add_argument("--side-by-side", metavar="N", help="runs at once on a GPU (default: 1)")
     parser.add_argument("--limit-s", type=float, metavar="S", help="seconds after which all runs save and end")
     parser.add_argument("--reference", choices=REFERENCES, default="graph", help="how the reference runs")
     parser.add_argument("--only", choices=FAMILIES, help="play the runs of one family; both are reported")
@@ -608,10 +609,14 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     small = {"seeds": 2, "iterations": 12, "num_envs": 16, "side_by_side": 2}
     full = {"seeds": 5, "iterations": 1500, "num_envs": 4096, "side_by_side": 1}
     for name, value in (small if options.tiny else full).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
-        if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected at least 1")
+        given = getattr(options, name)
+        most = MOST_WORLDS if name == "num_envs" else MOST_REPEATS
+        setattr(options, name, value if given is None else count(f"--{name.replace('_', '-')}", given, most=most))
+    for name in ("gpus", "reference_gpus"):
+        if getattr(options, name):
+            counts(f"--{name.replace('_', '-')}", getattr(options, name), least=0)
+    if options.limit_s is not None and not 0.0 < options.limit_s < math.inf:
+        parser.error(f"argument --limit-s: {options.limit_s} is no time, expected more than 0 seconds")
     options.families = (options.only,) if options.only else FAMILIES
     return options
 
@@ -637,9 +642,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Play and compare; returns 0 where every run counted."""
     options = parsed(argv)
     out = (options.report_only or options.out).resolve()
-    target = options.json.resolve() if options.json else out / "seeds.json"
     if options.report_only is None:
         make_folder(out)
+    # A picture is drawn beside it, so it is a file.
+    target = check_target(options.json).resolve() if options.json else out / "seeds.json"
+    if options.report_only is None:
         jobs = jobs_of(options, out)
         there = [job.run.name for job in jobs if job.run.folder.path.exists()]
         if there:

@@ -4,6 +4,7 @@ import pytest
 
 from tickgraph.bench import collector, learner, train, verify_learner
 from tickgraph.bench._measure_gpu import check_arms
+from tickgraph.bench._options import counts, names, sizes
 from tickgraph.cli import main as cli
 from tickgraph.core.errors import TickgraphError
 
@@ -27,6 +28,17 @@ def test_a_picture_that_cannot_be_drawn_is_refused_at_once(main, path, reason, t
     with pytest.raises(TickgraphError, match=reason):
         main(["cartpole_swingup", "--plot", str(tmp_path / path)])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_case_or_a_name_that_is_given_twice_is_taken_once():
+    assert sizes("--updates", "8,2, 8,2") == (8, 2)
+    assert names("eager, compile,eager") == ("eager", "compile")
+    assert counts("--gpus", "0,0", least=0) == (0, 0)  # two places on one
+
+
+def test_one_precision_is_one_line():
+    with pytest.raises(TickgraphError, match="--precision has 'fp32,tf32,bf16'; give one of fp32, tf32, bf16"):
+        learner.main(["cartpole_swingup", "--device", "cpu", "--precision", "fp32,tf32,bf16"])
 
 
 def test_a_command_asks_before_it_works(tmp_path, capsys):

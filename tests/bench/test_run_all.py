@@ -54,7 +54,7 @@ def test_what_fails_or_takes_too_long_is_recorded_and_the_rest_goes_on(run_all, 
     assert [facts["exit_code"] for facts in found.values()] == [2, None, 0, 2]
     assert "did you mean 'g1_walk_flat'" in (tmp_path / "wrong.log").read_text()
     assert any(task["name"] == "g1_walk_flat" for task in json.loads((tmp_path / "list.json").read_text())["tasks"])
-    assert "--seeds is 0, expected at least 1" in (tmp_path / "seeds.log").read_text()
+    assert "--seeds is '0', expected a whole number of at least 1" in (tmp_path / "seeds.log").read_text()
     assert found["seeds"]["command"] == "python benchmarks/seeds.py --seeds 0"
     assert "stopped after 1 s" in capsys.readouterr().out
     assert all("gpu" not in facts and "commit" in facts for facts in found.values())
@@ -423,6 +423,27 @@ def test_the_table_has_each_number_with_its_place_and_a_dash_for_what_is_missing
         "- (a) Toy GPU, 4 cores of Toy CPU, PyTorch 2.11, Warp 1.19, MuJoCo 4.0, commit 0123456789",
         "- (b) Toy GPU, 4 cores of Toy CPU, PyTorch 2.11, Warp 1.19, MuJoCo 4.0, commit feed with changes",
     ]
+
+
+def test_what_the_table_cannot_be_made_from_is_one_line_and_the_readme_stays(readme_table, tmp_path):
+    readme, empty, text = tmp_path / "README.md", tmp_path / "empty", tmp_path / "notes.txt"
+    readme.write_text(f"a\n{readme_table.BEGIN}\nb\n{readme_table.END}\n")
+    empty.mkdir()
+    text.write_text("notes")
+    good = tmp_path / "good.json"
+    good.write_text(json.dumps(collector()))
+    for words, said in (
+        ([empty], "no number for the table is in there"),
+        ([text], "notes.txt .* is not readable"),
+        ([good, "--num-envs", "x"], "--num-envs is 'x', expected a whole number"),
+        ([good, "--readme", tmp_path / "none.md"], "none.md is not readable"),
+    ):
+        with pytest.raises(TickgraphError, match=said) as caught:
+            readme_table.main([str(word) for word in (*words, *([] if "--readme" in words else ["--readme", readme]))])
+        assert "\n" not in str(caught.value)
+    assert readme.read_text().splitlines()[2] == "b"
+    assert readme_table.main([str(good), "--readme", str(readme), "--num-envs", "4096,4096"]) == 0
+    assert readme.read_text().count("control step of 4,096 worlds |") == 1
 
 
 def test_the_table_says_where_eager_had_the_plain_learner(readme_table):

@@ -21,6 +21,33 @@ def seeds(monkeypatch: pytest.MonkeyPatch):
     return module
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--seeds 0", "--seeds is '0', expected a whole number of at least 1"),
+        ("--iterations x", "--iterations is 'x', expected a whole number"),
+        ("--num-envs 99999999999", "--num-envs is '99999999999', expected a whole number of at most"),
+        ("--gpus a,b", "--gpus is 'a', expected a whole number of at least 0"),
+        ("--reference-gpus 1,", "--reference-gpus is '', expected a whole number of at least 0"),
+        ("--limit-s 0", "--limit-s: 0.0 is no time"),
+        ("--limit-s nan", "--limit-s: nan is no time"),
+        ("--only foo", "--only: invalid choice: 'foo'"),
+    ],
+)
+def test_a_wrong_option_is_one_line(seeds, words, text):
+    with pytest.raises(TickgraphError) as caught:
+        seeds.parsed(words.split())
+    assert text in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("path", "text"), [("-", "a stream takes only results"), ("none/x.json", "No such file")])
+def test_a_result_that_cannot_be_kept_is_refused_before_anything_is_played(seeds, path, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TickgraphError, match=text):
+        seeds.main(["--tiny", "--out", "out", "--json", path])
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_the_mean_level_is_the_area_by_trapezoids_over_the_range(seeds):
     points = [(0.0, 0.0), (2.0, 4.0), (6.0, 4.0)]
     assert seeds.mean_level(points, 0.0, 6.0) == pytest.approx((4 + 16) / 6)

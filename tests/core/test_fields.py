@@ -97,6 +97,28 @@ def test_an_attribute_that_is_no_field_is_refused_and_a_class_may_keep_its_own()
         check_tree(wrong, "")
 
 
+def test_a_default_that_dataclasses_do_not_take_is_refused() -> None:
+    class Bare(Cfg):
+        count = 7
+
+    @dataclass
+    class Untyped(Cfg):
+        count = 7
+
+    @dataclass
+    class Typed(Cfg):
+        count: int = 7
+
+    class Further(Typed):
+        """Says nothing of its own."""
+
+    assert Bare().count == Untyped().count == Cfg().count != 7 == Typed().count
+    check_tree({"a": Typed(), "b": Further(), "c": Cfg()}, "env")
+    for made, text in ((Bare(), "Bare"), (Untyped(), "Untyped")):
+        with pytest.raises(TickgraphError, match=rf"^env\.x: {text} sets count = 7, which is not taken as a default; "):
+            check_tree({"x": made}, "env")
+
+
 def term(env, std, names, free=0.0, *, ranges=None):
     """Stand for a term."""
 

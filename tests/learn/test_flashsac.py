@@ -22,6 +22,8 @@ ATOMS = torch.linspace(-5.0, 5.0, 101, dtype=torch.float64).float()
 def test_target_entropy_of_the_g1():
     assert target_entropy(29, 0.15) == pytest.approx(-13.867, abs=5e-4)
     assert target_entropy(1, 0.15) == pytest.approx(-0.47818, abs=5e-6)
+    # ln(1e-200) = -460.517, and 1e-400 is 0; 1/2 ln(2 pi e) = 1.41894
+    assert target_entropy(2, 1e-200) == pytest.approx(2 * (1.41894 - 460.517), abs=5e-3)
 
 
 def project(probs: dict[int, float], reward: float, discount: float, cost: float = 0.0) -> dict[int, float]:

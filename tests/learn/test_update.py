@@ -269,6 +269,29 @@ def test_bfloat16_runs_the_readable_form():
     torch.testing.assert_close(rig.numbers()[name], plain.numbers()[name], rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("updates", "period"), [(1, 1), (1, 2), (2, 2), (8, 2), (3, 2), (2, 3), (4, 6), (6, 4), (1, 7), (5, 12), (12, 5)]
+)
+def test_cycles_in_which_the_actor_moves_alike_are_one_kind(updates, period):
+    cycle = Rig(updates=updates, policy_period=period).cycle
+
+    def moves(phase):
+        return tuple(i for i in range(updates) if (phase + i) % period == 0)
+
+    assert {cycle.kind(phase) for phase in cycle.phases} == set(cycle.kinds)
+    assert all(moves(phase) == moves(cycle.kind(phase)) for phase in cycle.phases)
+    assert len({moves(phase) for phase in cycle.phases}) == len(cycle.kinds) == len(set(cycle.kinds)) <= updates + 1
+    assert cycle.kinds[0] == 0
+
+
+def test_a_period_longer_than_any_run_takes_two_kinds_of_cycles():
+    rig = Rig(updates=1, policy_period=2**31)
+    assert rig.cycle.kinds == [0, 1] and rig.cycle.kind(2**31 - 1) == 1
+    for _ in range(3):
+        rig.cycle()
+    assert (int(rig.learner.updates), int(rig.learner.actor_updates)) == (3, 1)
+
+
 def test_a_cycle_needs_an_update():
     with pytest.raises(TickgraphError, match="0 updates per cycle"):
         Rig(updates=0)

@@ -60,6 +60,7 @@ BOUND_WHERE_THEY_ARE_USED = ("env.commands.motion.sampler.kernel", "env.commands
         ("--train.learning-starts -1", "train.learning_starts is -1, expected a whole number of at least 0"),
         ("--train.algo.batch-size 100000000000", "batch_size is 100000000000; it must be at most 2147483648"),
         ("--train.algo.noise-max-repeat 1000000", "noise_max_repeat is 1000000; it must be at most 10000"),
+        ("--train.algo.noise-exponent -2000", "noise_exponent is -2000.0; it must not be negative"),
         ("--train.algo.n-step 1000000", "n_step is 1000000; it must be at most 10000"),
         ("--evaluation.ignore-s -1", "evaluation.ignore_s is -1.0, expected a finite number of at least 0"),
         ("--evaluation.episode-s inf", "evaluation.episode_s is inf, expected a finite number above 0"),

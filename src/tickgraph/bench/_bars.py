@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 AA_LIMIT = 0.02
+BAR_BLOCKS = 30  # fewer have no interval to hold against a bar of the collector
 ADVANCE_BAR = 1.03
 # What a task's ratio may grow by when 5% of the worlds end every tick; other tasks have one bar for both scenarios.
 RESET_HEAVY_MORE = {"g1_walk_flat": 0.05}

@@ -113,7 +113,7 @@ def check_precision(name: str, device: torch.device) -> str:
         TickgraphError: it is unknown, or the device does not compute in it.
     """
     if name not in PRECISIONS:
-        hint = nearby(name, PRECISIONS) or f"choose of {', '.join(PRECISIONS)}"
+        hint = nearby(name, PRECISIONS) or f"give one of {', '.join(PRECISIONS)}"
         raise TickgraphError(f"--precision has {name!r}; {hint}")
     if name == "tf32" and device.type != "cuda":
         raise TickgraphError("--precision has 'tf32', which a CPU does not compute in; choose fp32 or bf16")

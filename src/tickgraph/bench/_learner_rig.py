@@ -15,7 +15,7 @@ from tickgraph.bench._learner_paths import EAGER, BenchPath
 from tickgraph.core.arena import Arena
 from tickgraph.core.graph import Graph, chain_stream
 from tickgraph.env.env import Env
-from tickgraph.learn.build import make_learner, make_ring
+from tickgraph.learn.build import make_learner, make_ring, plain_cfg
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run.config import Task
 from tickgraph.sim.platform import resolve_platform
@@ -51,7 +51,7 @@ def spec_of(task: Task) -> LearnerSpec:
     env = Env(task.env, task.num_envs, "meta", backend, "eager")
     horizon = max(1, train.iterations * train.updates_per_iteration)
     return LearnerSpec(
-        *(train.algo, dict(env.observation_manager.dims), env.action_manager.total_dim),
+        *(plain_cfg(train.algo), dict(env.observation_manager.dims), env.action_manager.total_dim),
         *(task.num_envs, train.replay_slots, train.updates_per_iteration, horizon, train.seed),
     )
 
@@ -122,7 +122,7 @@ class LearnerRig:
                 stream=self.stream,
                 watch=self.arena.pointers,
             )
-            for phase in self.cycle.phases
+            for phase in self.cycle.kinds
         }
         self.wait()  # what was made here is there for the rig's stream
 
@@ -171,7 +171,7 @@ class LearnerRig:
         with self.on_stream():
             if self._phase is None:
                 self._phase = self.cycle.phase()
-            self.graphs[self._phase]()
+            self.graphs[self.cycle.kind(self._phase)]()
         self._phase = (self._phase + self.cycle.updates) % self.cycle.phases.stop
 
     def capture(self) -> None:

@@ -91,3 +91,13 @@ def count(option: str, text: str, least: int = 1, most: int = MOST_REPEATS) -> i
 def counts(option: str, text: str, least: int = 1, most: int = MOST_REPEATS) -> tuple[int, ...]:
     """Return the whole numbers, separated by commas, that an option was given, each as `count` does."""
     return tuple(count(option, part, least, most) for part in text.split(","))
+
+
+def sizes(option: str, text: str, least: int = 1, most: int = MOST_REPEATS) -> tuple[int, ...]:
+    """Return what `counts` does, each number once: a case that is measured twice has twice the rows, all alike."""
+    return tuple(dict.fromkeys(counts(option, text, least, most)))
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return the names, separated by commas, that an option was given, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))

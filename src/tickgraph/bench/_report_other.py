@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tickgraph.bench._result import finite, is_number, whole
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.files import read_json
 
@@ -64,6 +65,7 @@ _ELSEWHERE = (
         "the summary of a run that was not evaluated",
         "`tickgraph plot RUN` draws it",
     ),
+    (("format", "what", "machine"), "a note of trials, kept to be read", ""),
 )
 
 
@@ -122,10 +124,8 @@ def panels(value: dict[str, Any], path: Path) -> list[Panel]:
     Raises:
         TickgraphError: something in it is not as these files have it.
     """
-    try:
+    with whole(path):
         found = list(_panels(value))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise TickgraphError(f"{path} is not whole: {type(error).__name__} {error}") from error
     if not found:
         raise TickgraphError(f"{path} holds nothing that could be drawn")
     return found
@@ -138,19 +138,21 @@ def _panels(value: dict[str, Any]) -> Iterator[Panel]:
         yield from _of_peer(value)
     elif _looks(value, "curve"):
         for key, label in _CURVES.items():
-            points = [(row["env_steps"], row[key]) for row in value["curve"] if row.get(key) is not None]
+            points = [_point(row["env_steps"], row[key]) for row in value["curve"] if row.get(key) is not None]
             if points:
                 yield Panel(label, "env steps", curves={"": points})
     elif _looks(value, "kernels"):
-        spans = [(float(length), str(name)) for _, length, name in value["kernels"]]
+        spans = [(finite(length), str(name)) for _, length, name in value["kernels"]]
         yield _of_kernels(spans, f"{len(spans)} kernels, {sum(length for length, _ in spans):,.0f} us")
     elif _looks(value, "profiles"):
         for name, profile in value["profiles"].items():
-            spans = [(float(length), str(kernel)) for length, _, kernel in profile["kernels"]]
+            spans = [(finite(length), str(kernel)) for length, _, kernel in profile["kernels"]]
             yield _of_kernels(spans, f"{name}: {profile['cycle_ms']:g} ms a cycle")
     elif _looks(value, "runs"):
         for key, label in _SEARCHED.items():
-            curves = {run["run"]: [(row["tick"], row[key]) for row in run["evaluations"]] for run in value["runs"]}
+            curves = {
+                str(run["run"]): [_point(row["tick"], row[key]) for row in run["evaluations"]] for run in value["runs"]
+            }
             yield Panel(label, "ticks", curves=curves)
     else:
         judged = _summary(value)["evaluation"]
@@ -158,14 +160,18 @@ def _panels(value: dict[str, Any]) -> Iterator[Panel]:
         yield Panel("figures of the evaluation", bars=figures)
 
 
+def _point(x: object, y: object) -> tuple[float, float]:
+    return finite(x), finite(y)
+
+
 def _is_figure(name: str, value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and name not in _COUNTS
+    return is_number(value) and name not in _COUNTS
 
 
 def _of_seeds(value: dict[str, Any]) -> Iterator[Panel]:
     for key, label in _CURVES.items():
         rows = [row for row in value["results"] if key in row["curves"]]
-        curves = {f"{row['family']} {row['seed']}": [(x, y) for x, y in row["curves"][key]] for row in rows}
+        curves = {f"{row['family']} {row['seed']}": [_point(x, y) for x, y in row["curves"][key]] for row in rows}
         if curves:
             yield Panel(label, "env steps", curves=curves)
 
@@ -174,7 +180,11 @@ def _of_peer(value: dict[str, Any]) -> Iterator[Panel]:
     for scenario in dict.fromkeys(row["scenario"] for row in value["results"]):
         rows = [row for row in value["results"] if row["scenario"] == scenario and row.get("median_ms") is not None]
         if rows:
-            yield Panel("median ms a cycle", title=scenario, bars={"": {row["arm"]: row["median_ms"] for row in rows}})
+            yield Panel(
+                "median ms a cycle",
+                title=str(scenario),
+                bars={"": {str(row["arm"]): finite(row["median_ms"]) for row in rows}},
+            )
 
 
 def _of_kernels(spans: Sequence[tuple[float, str]], title: str) -> Panel:
@@ -192,10 +202,8 @@ def lines(value: dict[str, Any], path: Path) -> list[str]:
     Raises:
         TickgraphError: something in it is not as these files have it.
     """
-    try:
+    with whole(path):
         return _lines(value, path)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise TickgraphError(f"{path} is not whole: {type(error).__name__} {error}") from error
 
 
 def _lines(value: dict[str, Any], path: Path) -> list[str]:
@@ -220,7 +228,7 @@ def _lines(value: dict[str, Any], path: Path) -> list[str]:
         for bars in panel.bars.values() if "evaluation" not in summary else ():
             said += [f"  {number:10.3f}  {name}" for name, number in bars.items()]
         for name, points in panel.curves.items() if "evaluations" not in value else ():
-            said.append(f"{name or 'last'} {panel.label}: {points[-1][1]:.4g} at {points[-1][0]:,} {panel.x}")
+            said.append(f"{name or 'last'} {panel.label}: {points[-1][1]:.4g} at {points[-1][0]:,.0f} {panel.x}")
     return said
 
 

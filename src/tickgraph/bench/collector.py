@@ -21,9 +21,10 @@ from tickgraph.bench._options import (
     MOST_WORLDS,
     Parser,
     count,
-    counts,
+    names,
     picture,
     say,
+    sizes,
     target,
     value_name,
 )
@@ -172,9 +173,9 @@ def _ratios(sums: dict[str, list[float]], case: Case) -> dict[str, Any]:
         "aa_ci95": aa_interval,
         "aa_within_2_percent": abs(aa - 1.0) <= AA_LIMIT,
         "tick_bar": bar,
-        "tick_bar_met": None if bar is None else tick_interval[1] < bar,
+        "tick_bar_met": None if bar is None else tick_interval[1] <= bar,
         "advance_bar": ADVANCE_BAR,
-        "advance_bar_met": advance_interval[1] < ADVANCE_BAR,
+        "advance_bar_met": advance_interval[1] <= ADVANCE_BAR,
     }
 
 
@@ -203,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
     arms = _measure_gpu.DEFAULT_ARMS if on_gpu else ()
     if options.arms is not None:
-        arms = tuple(name.strip() for name in options.arms.split(","))
+        arms = names(options.arms)
         if not on_gpu and sorted(arms) != sorted(ARMS):
             raise TickgraphError(
                 f"--arms is {options.arms!r}, but on a CPU the arms are {', '.join(ARMS)}, all of them; leave it out"
@@ -216,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     warn_of_threads(*threads.values())
     given = WIDTHS["cuda" if on_gpu else "cpu"] if options.num_envs == "auto" else options.num_envs
-    widths = counts("--num-envs", given, most=MOST_WORLDS)
+    widths = sizes("--num-envs", given, most=MOST_WORLDS)
     done: list[Rows] = []
 
     def result(rows: Sequence[Rows]) -> dict[str, Any]:

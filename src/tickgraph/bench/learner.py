@@ -17,7 +17,7 @@ from tickgraph.bench._figures import median_with_interval, times
 from tickgraph.bench._gpu import device_times
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen
 from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_of, with_algo
-from tickgraph.bench._options import MOST_BATCH, MOST_BLOCKS, Parser, count, counts, picture, say, target, value_name
+from tickgraph.bench._options import MOST_BATCH, MOST_BLOCKS, Parser, count, picture, say, sizes, target, value_name
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
 from tickgraph.run.precision import set_precision
@@ -190,8 +190,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     slot = 4 * spec.num_envs * (sum(spec.dims.values()) + spec.actions)
     spec = replace(spec, slots=max(spec.algo.n_step + 2, min(spec.slots, SLOTS, RING_BYTES // 4 // slot)))
     updates, batches = (
-        counts("--updates", options.updates),
-        counts("--batch-size", options.batch_size or BATCHES[device.type], least=2, most=MOST_BATCH),
+        sizes("--updates", options.updates),
+        sizes("--batch-size", options.batch_size or BATCHES[device.type], least=2, most=MOST_BATCH),
     )
     period, paths = count("--policy-period", options.policy_period), chosen(options.paths, device, task.algo)
     blocks = count("--blocks", options.blocks or BLOCKS[device.type], most=MOST_BLOCKS)
@@ -242,10 +242,11 @@ def _parser() -> Parser:
         ("paths", None, f"of {','.join(PATHS)} or all (default: those that can be had, without graph's parts)"),
         ("blocks", None, "alternating blocks (default: 30 on a GPU, 6 on a CPU)"),
         ("cycles", None, "timed cycles of each path in a block (default: what takes 150 ms)"),
-        ("precision", None, f"of the products, of {', '.join(PRECISIONS)} (default: the task's)"),
+        ("precision", None, f"of the products, one of {', '.join(PRECISIONS)} (default: the task's)"),
         ("device", "auto", "cpu, cuda or auto (a GPU where one can be used)"),
     ):
-        parser.add_argument(f"--{name}", default=default, metavar=value_name(name), help=text)
+        shown = "NAME" if name == "precision" else value_name(name)  # one alone
+        parser.add_argument(f"--{name}", default=default, metavar=shown, help=text)
     parser.add_argument("--json", type=target, metavar="FILE", help="write the result; - is standard output")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw it (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tickgraph.bench import _report_other
+from tickgraph.bench._bars import BAR_BLOCKS
 from tickgraph.bench._options import Parser, picture
-from tickgraph.bench._result import read_result
+from tickgraph.bench._result import finite, read_result, whole
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.files import read_json
 
@@ -43,14 +45,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = Parser(
         prog="tickgraph bench report",
-        description="Show results that `tickgraph bench ... --json` wrote, and the other files of benchmarks/results.",
+        description="Show results that `tickgraph bench ... --json` wrote, summaries of runs, and the runs, seeds, "
+        "searches and traces that are kept in benchmarks/results.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=picture, metavar="FILE", help="draw them (png, svg or pdf)")
     parser.add_argument("--debug", action="store_true", help="show a traceback when something fails")
     options = parser.parse_args(argv)
     others = {path: value for path in options.files if (value := _other(path)) is not None}
-    results = [read_result(path) for path in options.files if path not in others]
+    results = {path: read_result(path) for path in options.files if path not in others}
+    said, groups = list[Any](), list[_Group]()
+    for path, result in results.items():
+        with whole(path):
+            said += _shown(result)
+            groups += _groups(result)
+    for path, value in others.items():
+        with whole(path):
+            said.append(f"{path.name}: {_measured_on(value)}")
+        said += _report_other.lines(value, path)
     if options.plot is not None:
         if others and results:
             raise TickgraphError(f"{next(iter(others))} is no result of `bench` as the others are: draw them apart")
@@ -59,9 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 [panel for path, it in others.items() for panel in _report_other.panels(it, path)], options.plot
             )
         else:
-            plot(results, options.plot)
-    show(results)
-    _show_others(others)
+            _draw(groups, [result["benchmark"] for result in results.values()], options.plot)
+    _say(said)
     return 0
 
 
@@ -82,39 +93,53 @@ def _other(path: Path) -> dict[str, Any] | None:
     return {**_report_other.made_on(value, path), **value} if _report_other.known(value) else None
 
 
-def _show_others(others: dict[Path, dict[str, Any]]) -> None:
+def show(results: Sequence[dict[str, Any]]) -> None:
+    """Print every result: for each case a table of its arms and one of its ratios."""
+    for result in results:
+        _say(list(_shown(result)))
+
+
+def _say(parts: Sequence[Any]) -> None:
+    """Print lines and tables, each as wide as it is: what is cut or wrapped cannot be read or searched in a file."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    for path, value in others.items():
-        console.print(f"{path.name}: {_measured_on(value)}", markup=False)
-        for line in _report_other.lines(value, path):
-            console.print(line, markup=False)
+    for part in parts:
+        if not isinstance(part, str):
+            console.width = max(
+                console.width, console.measure(part, options=console.options.update(width=1000)).maximum
+            )
+        console.print(part, markup=False)
 
 
-def show(results: Sequence[dict[str, Any]]) -> None:
-    """Print every result: for each case a table of its arms and one of its ratios."""
-    from rich.console import Console
+def _shown(result: dict[str, Any]) -> Iterator[Any]:
+    """Yield what is said of a result, as lines and tables."""
+    yield _measured_on(result)
+    for ratio in result["ratios"]:
+        rows = [row for row in result["results"] if all(row[key] == ratio[key] for key in _KEY)]
+        kind = result["benchmark"]
+        title = f"{ratio['task']}, {ratio['num_envs']} worlds, {ratio['scenario']}, {ratio['backend']}"
+        if kind == "learner":
+            title = f"{ratio['task']}, {ratio['scenario']}, {ratio['device']}"
+        elif said := _learner_of(rows):
+            title += f", {said}"
+        yield f"\n{title}"
+        yield {"train": _train_arms, "learner": _learner_arms}.get(kind, _arms)(rows)
+        ratios = _ratios(ratio)
+        if ratios.row_count:
+            yield ratios
+        for row in rows:
+            if row.get("parts"):
+                yield _parts(row["parts"])
+        yield from _facts(ratio, rows)
+        if not ratio.get("aa_within_2_percent", True):
+            yield "The machine was too busy: a tick differs from itself by more than 2%. Measure again."
 
-    console = Console(highlight=False)
-    for result in results:
-        console.print(_measured_on(result), markup=False)
-        for ratio in result["ratios"]:
-            rows = [row for row in result["results"] if all(row[key] == ratio[key] for key in _KEY)]
-            kind = result["benchmark"]
-            title = f"{ratio['task']}, {ratio['num_envs']} worlds, {ratio['scenario']}, {ratio['backend']}"
-            if kind == "learner":
-                title = f"{ratio['task']}, {ratio['scenario']}, {ratio['device']}"
-            console.print(f"\n{title}", markup=False)
-            console.print({"train": _train_arms, "learner": _learner_arms}.get(kind, _arms)(rows))
-            console.print(_ratios(ratio))
-            for row in rows:
-                if row.get("parts"):
-                    console.print(_parts(row["parts"]))
-            for line in _facts(ratio, rows):
-                console.print(line, markup=False)
-            if not ratio.get("aa_within_2_percent", True):
-                console.print("The machine was too busy: a tick differs from itself by more than 2%. Measure again.")
+
+def _learner_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the algorithm and the batch of a measurement of training, which its scenario does not say; else ""."""
+    row = rows[0] if rows else {}
+    return f"{row['algo']}, batch {row['batch_size']}" if {"algo", "batch_size"} <= set(row) else ""
 
 
 def _measured_on(result: dict[str, Any]) -> str:
@@ -192,7 +217,7 @@ def _parts(parts: Sequence[dict[str, Any]]) -> Any:
     for name in ("mean ms", "median", "share"):
         table.add_column(name, justify="right")
     for part in parts:
-        table.add_row(part["part"], f"{part['mean_ms']:.3f}", f"{part['median_ms']:.3f}", f"{part['share']:.1%}")
+        table.add_row(str(part["part"]), f"{part['mean_ms']:.3f}", f"{part['median_ms']:.3f}", f"{part['share']:.1%}")
     return table
 
 
@@ -211,6 +236,9 @@ def _facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> list[str]:
         if key in ratio:
             lines.append(f"{unit}: " + ", ".join(f"{name} {value}" for name, value in ratio[key].items()))
     lines += _iteration_facts(ratio, rows)
+    blocks = min((row.get("blocks", BAR_BLOCKS) for row in rows), default=BAR_BLOCKS)
+    if any(ratio.get(f"{name}_bar") is not None for name in ("tick", "advance")) and blocks < BAR_BLOCKS:
+        lines.append(f"too few blocks for a verdict on a bar: {blocks}, which takes at least {BAR_BLOCKS}")
     for row in rows:
         if row.get("host_syncs_per_tick") is not None:
             counts = [f"{row[key]:g} {words}" for key, words in _COUNTS.items() if row.get(key) is not None]
@@ -277,10 +305,15 @@ def _iteration_facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> l
     return lines
 
 
+def _few_digits(number: float) -> str:
+    return f"{number:,.1f}" if number >= 100.0 else f"{number:.3g}"
+
+
 def _learner_facts(ratio: dict[str, Any]) -> list[str]:
     lines = [
-        f"floor {ratio['floor_ms']:.3f} ms: {ratio['gflop']:.1f} GFLOP at {ratio['matmul_tflops']:.3g} TFLOP/s take "
-        f"{ratio['floor_flops_ms']:.3f} ms, {ratio['gbyte']:.2f} GB at {ratio['copy_gb_per_s']:.4g} GB/s "
+        f"floor {ratio['floor_ms']:.3f} ms: {_few_digits(ratio['gflop'])} GFLOP at "
+        f"{ratio['matmul_tflops']:.3g} TFLOP/s take {ratio['floor_flops_ms']:.3f} ms, "
+        f"{_few_digits(ratio['gbyte'])} GB at {ratio['copy_gb_per_s']:.4g} GB/s "
         f"{ratio['floor_bytes_ms']:.3f} ms",
         f"fastest: {ratio['fastest']}, {ratio['fastest_ms']:.3f} ms, {ratio['over_floor']:.2f} times the floor",
     ]
@@ -296,18 +329,17 @@ def _ratios(row: dict[str, Any]) -> Any:
 
     table = Table("ratio", "median", "95% interval", "", box=None)
     modes = [name for name in ("captured_eager", "compile", "eager") if name != row.get("tick_arm")]
-    paths = [name for name in row if name.endswith("_time_over_eager")]
-    for name, interval, bar, met in (
+    known = (
         ("tick_over_physics", "ci95", "tick_bar", "tick_bar_met"),
         *((f"{mode}_over_physics", f"{mode}_ci95", "", "") for mode in modes),
         ("advance_over_physics", "advance_ci95", "advance_bar", "advance_bar_met"),
         ("aa", "aa_ci95", None, "aa_within_2_percent"),
         ("non_physics_ms", "non_physics_ci95", "", ""),
         ("graph_over_eager", "graph_over_eager_ci95", "graph_over_eager_bar", "graph_over_eager_met"),
-        ("graph_over_compile", "graph_over_compile_ci95", "", ""),
-        ("compile_over_eager", "compile_over_eager_ci95", "", ""),
-        *((name, f"{name}_ci95", "", "") for name in paths),
-    ):
+    )
+    # Between what arms and paths there were, each has its interval beside it.
+    others = [name for name in row if f"{name}_ci95" in row and name not in [other for other, *_ in known]]
+    for name, interval, bar, met in (*known, *((name, f"{name}_ci95", "", "") for name in others)):
         if name in row:
             low, high = row[interval]
             table.add_row(name, f"{row[name]:.4f}", f"{low:.4f} to {high:.4f}", _verdict(row, bar, met))
@@ -330,44 +362,76 @@ def _verdict(row: dict[str, Any], bar: str | None, met: str) -> str:
     return f"{words} {row[bar]}: {'met' if row[met] else 'MISSED'}"
 
 
+@dataclass
+class _Group:
+    """Bars of one case of one result."""
+
+    label: str
+    over: str
+    """What stands over them."""
+    bars: dict[str, float]
+    """Median milliseconds by arm."""
+    floor: float | None
+
+
 def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw the milliseconds of each arm, grouped by case, with the ratio over each group.
 
     Raises:
-        TickgraphError: matplotlib cannot write such a file.
+        TickgraphError: they are of different benchmarks, or matplotlib cannot write such a file.
     """
+    groups = [group for result in results for group in _groups(result)]
+    _draw(groups, [result["benchmark"] for result in results], path)
+
+
+def _groups(result: dict[str, Any]) -> Iterator[_Group]:
+    """Yield what is drawn of a result, case by case."""
+    key, words, _ = _drawn(result["benchmark"])
+    beside = "{scenario}" if key == "over_floor" else "{num_envs} worlds, {scenario}"
+    for ratio in result["ratios"]:
+        mine = [row for row in result["results"] if all(row[name] == ratio[name] for name in _KEY)]
+        if not mine:
+            raise ValueError(f"no row of results is of the case {', '.join(str(ratio[name]) for name in _KEY)}")
+        said = "" if key == "over_floor" else _learner_of(mine)
+        yield _Group(
+            f"{ratio['task']}\n{beside.format(**ratio)}" + (said and f"\n{said}"),
+            f"{words}\n{ratio[key]:.3f}" if ratio.get(key) is not None else "",
+            {str(row["arm"]): finite(row["median_ms"]) for row in mine},
+            finite(ratio["floor_ms"]) if "floor_ms" in ratio else None,
+        )
+
+
+def _drawn(kind: str) -> tuple[str, str, str]:
+    return _DRAWN.get(kind, _DRAWN["collector"])
+
+
+def _draw(groups: Sequence[_Group], kinds: Sequence[str], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = [row for result in results for row in result["results"]]
-    ratios = [row for result in results for row in result["ratios"]]
-    kinds = {result["benchmark"] for result in results}
-    if len(kinds) > 1:
-        names = " and of ".join(f"`bench {kind}`" for kind in sorted(kinds))
+    if len(set(kinds)) > 1:
+        names = " and of ".join(f"`bench {kind}`" for kind in sorted(set(kinds)))
         raise TickgraphError(f"results of {names} are different things: draw them apart")
-    key, words, unit = _DRAWN.get(kinds.pop(), _DRAWN["collector"])
-    arms = list(dict.fromkeys(row["arm"] for row in rows))
-    figure = Figure(figsize=(2.0 + 2.2 * len(ratios), 4.2), layout="constrained")
+    key, _, unit = _drawn(kinds[0])
+    arms = list(dict.fromkeys(arm for group in groups for arm in group.bars))
+    figure = Figure(figsize=(2.0 + 2.2 * len(groups), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     width = 0.8 / len(arms)
-    for position, ratio in enumerate(ratios):
-        mine = {row["arm"]: row for row in rows if all(row[key] == ratio[key] for key in _KEY)}
+    named = set[str]()  # arms that have their place in the legend
+    for position, group in enumerate(groups):
         for number, arm in enumerate(arms):
-            if arm in mine:
+            if arm in group.bars:
                 place = position + (number - (len(arms) - 1) / 2) * width
-                label = arm if position == 0 else None
-                axes.bar(place, mine[arm]["median_ms"], width * 0.92, color=_COLORS.get(arm, f"C{number}"), label=label)
-        top = max(row["median_ms"] for row in mine.values())
-        if "floor_ms" in ratio:
+                label = None if arm in named else arm
+                axes.bar(place, group.bars[arm], width * 0.92, color=_COLORS.get(arm, f"C{number}"), label=label)
+                named.add(arm)
+        if group.floor is not None:
             ends = (position - 0.42, position + 0.42)
             label = "floor" if position == 0 else None
-            axes.plot(ends, [ratio["floor_ms"]] * 2, color="#222222", linewidth=1.2, label=label)
-        label = f"{words}\n{ratio[key]:.3f}" if ratio.get(key) is not None else ""
-        axes.text(position, top, label, ha="center", va="bottom", fontsize=9)
-    beside = "{scenario}" if key == "over_floor" else "{num_envs} worlds, {scenario}"
-    labels = [f"{row['task']}\n{beside.format(**row)}" for row in ratios]
-    axes.set_xticks(range(len(ratios)), labels, fontsize=9)
+            axes.plot(ends, [group.floor] * 2, color="#222222", linewidth=1.2, label=label)
+        axes.text(position, max(group.bars.values()), group.over, ha="center", va="bottom", fontsize=9)
+    axes.set_xticks(range(len(groups)), [group.label for group in groups], fontsize=9)
     axes.set_ylabel(f"median ms {unit}")
     axes.margins(y=0.18)
     if key == "over_floor":

@@ -19,9 +19,9 @@ from tickgraph.bench._options import (
     MOST_WORLDS,
     Parser,
     count,
-    counts,
     picture,
     say,
+    sizes,
     target,
     value_name,
 )
@@ -322,9 +322,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return None if text is None else count(f"--{name.replace('_', '-')}", text, least, most)
 
     iterations = count("--iterations", options.iterations)
-    numbers = (None,) if options.updates is None else counts("--updates", options.updates)
-    sizes = list(itertools.product(counts("--num-envs", widths, most=MOST_WORLDS), numbers))
-    for width, updates in sizes:
+    numbers = (None,) if options.updates is None else sizes("--updates", options.updates)
+    cases = list(itertools.product(sizes("--num-envs", widths, most=MOST_WORLDS), numbers))
+    for width, updates in cases:
         case = TrainCase(
             task=options.task,
             num_envs=width,
@@ -343,7 +343,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             learning_starts=optional("learning_starts", least=0),
             learner_kernels=kernels,
         )
-        apart = len(sizes) > 1 and place.device.startswith("cuda")
+        apart = len(cases) > 1 and place.device.startswith("cuda")
         rows = measure_apart(measure, case, say, keep) if apart else measure(case, say, keep)
         keep(rows)
         done.append(rows)

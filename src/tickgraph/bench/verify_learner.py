@@ -14,7 +14,7 @@ from tickgraph.bench import _verify_checks as checks
 from tickgraph.bench import _verify_stability as stability
 from tickgraph.bench._learner_paths import PATHS, PRECISIONS, BenchPath, check_precision, chosen, fastest
 from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
-from tickgraph.bench._options import MOST_BATCH, Parser, count, say, target, value_name
+from tickgraph.bench._options import MOST_BATCH, Parser, count, names, say, target, value_name
 from tickgraph.bench._result import write_result
 from tickgraph.bench._verify_checks import MOMENT_LIMITS, STATE_LIMITS, References, Row, Subject
 from tickgraph.run.arguments import table
@@ -190,7 +190,7 @@ def show(rows: Sequence[Row], title: str) -> None:
 def _precisions(text: str | None, device: torch.device) -> tuple[str, ...]:
     if text is None:
         return PRECISIONS if device.type == "cuda" else ("fp32",)
-    return tuple(check_precision(name.strip(), device) for name in text.split(","))
+    return tuple(check_precision(name, device) for name in names(text))
 
 
 def _parser() -> Parser:

@@ -29,11 +29,13 @@ def check_tree(node: Any, where: str) -> None:
         where: path of the value, in front of the field's name in the error; "" for none.
 
     Raises:
-        TickgraphError: as `check_fields`, or an attribute was set that is no field.
+        TickgraphError: as `check_fields`, or an attribute was set that is no field, or a subclass has a default that
+            dataclasses do not read.
     """
     found = list(configurations(node, where))
     for path, one in found:
         _check_names(one, path)
+        _check_defaults(one, path)
         _check_each(one, path)
     for path, one in found:
         _check_together(one, path)
@@ -76,6 +78,19 @@ def _check_names(node: Any, where: str) -> None:
             if not any(name in function.__code__.co_names for function in methods if inspect.isfunction(function)):
                 hint = nearby(name, fields) or f"it has {', '.join(fields) or 'none'}"
                 raise TickgraphError(f"{where or type(node).__name__} has no field {name!r}; {hint}")
+
+
+def _check_defaults(node: Any, where: str) -> None:
+    """Refuse a value that a subclass gives a field where dataclasses do not read it: without a type, or in a class
+    without @dataclass. An instance would have the older default, silently."""
+    for field in dataclasses.fields(node):
+        owner = next((kind for kind in type(node).__mro__ if field.name in vars(kind)), None)
+        value = field.default if owner is None else vars(owner)[field.name]
+        if owner is not None and value is not field.default and not inspect.isdatadescriptor(value):
+            raise TickgraphError(
+                f"{where or type(node).__name__}: {owner.__name__} sets {field.name} = {shown(value)}, which is not "
+                f"taken as a default; write `{field.name}: TYPE = ...` there, and @dataclass over the class"
+            )
 
 
 def _check_together(node: Any, where: str) -> None:

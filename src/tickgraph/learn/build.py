@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.fields import check_tree
 from tickgraph.core.room import check_room
 from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
 from tickgraph.learn.learner import AlgoCfg, Learner
@@ -16,16 +18,48 @@ ALGOS: dict[str, type[AlgoCfg]] = {"flashsac": FlashSacCfg, "sac": SacCfg}
 
 
 def algo_name(cfg: AlgoCfg) -> str:
-    """Return the name of the algorithm that a configuration is of.
+    """Return the name of the algorithm that a configuration is of: an instance of its class, or of a subclass that has
+    other values alone.
 
     Raises:
-        TickgraphError: it is of none.
+        TickgraphError: it is of none, or its class says more than values.
     """
     for name, kind in ALGOS.items():
-        if type(cfg) is kind:
+        if isinstance(cfg, kind):
+            for text in _more_than_values(type(cfg), kind):
+                raise TickgraphError(f"train.algo is a {type(cfg).__name__}: it {text}")
             return name
     kinds = ", ".join(kind.__name__ for kind in ALGOS.values())
     raise TickgraphError(f"train.algo is a {type(cfg).__name__}; give one of {kinds}")
+
+
+def _more_than_values(own: type[AlgoCfg], kind: type[AlgoCfg]) -> Iterator[str]:
+    """Yield what of a subclass its algorithm would not read, as words behind "it".
+
+    A `__post_init__` that sets values is fine, and so are helpers of the subclass's own.
+    """
+    names = [field.name for field in fields(kind)]
+    for part in own.__mro__[: own.__mro__.index(kind)]:
+        for name in (*vars(part), *vars(part).get("__annotations__", {})):
+            value = vars(part).get(name)
+            if name in names or name.startswith("_"):
+                continue
+            if hasattr(kind, name):
+                yield f"brings {name!r} of its own; a subclass of {kind.__name__} may have other values alone"
+            elif not hasattr(value, "__get__"):  # methods, properties and the like are helpers
+                hint = nearby(name, names) or f"a subclass of {kind.__name__} may have other values alone"
+                yield f"has {name!r}, which is no field of {kind.__name__}; {hint}"
+
+
+def plain_cfg(cfg: AlgoCfg) -> AlgoCfg:
+    """Return the values of a configuration in the class of its algorithm, whose bounds they are held to.
+
+    Raises:
+        TickgraphError: as `algo_name`, or a value is outside its bounds.
+    """
+    kind = ALGOS[algo_name(cfg)]
+    check_tree(cfg, "train.algo")
+    return kind(**{field.name: getattr(cfg, field.name) for field in fields(kind)})
 
 
 def check_algo(name: str) -> str:
@@ -71,6 +105,7 @@ def make_learner(
         TickgraphError: an observation group is missing, or the machine has not the memory for an update of these sizes,
             by what it takes at least.
     """
+    cfg = plain_cfg(cfg)
     assert isinstance(cfg, FlashSacCfg | SacCfg), f"no learner for {algo_name(cfg)}"
     check_groups(obs_dims)
     width = max(cfg.actor_width, cfg.critic_width)

@@ -55,7 +55,7 @@ class FlashSacCfg(AlgoCfg):
         "noise_max_repeat": 10_000,
     }
     above_zero: ClassVar[tuple[str, ...]] = (*AlgoCfg.above_zero, "sigma_target", "g_max")
-    not_negative: ClassVar[tuple[str, ...]] = (*AlgoCfg.not_negative, "bc_weight")
+    not_negative: ClassVar[tuple[str, ...]] = (*AlgoCfg.not_negative, "bc_weight", "noise_exponent")
 
 
 class ActorLoss(NamedTuple):
@@ -242,7 +242,7 @@ def gather_shares(probs: Tensor, place: Tensor) -> Tensor:
 
 def target_entropy(action_dim: int, sigma: float) -> float:
     """Return A/2 ln(2 pi e sigma^2), the entropy of A independent Gaussians of deviation sigma."""
-    return 0.5 * action_dim * math.log(2.0 * math.pi * math.e * sigma**2)
+    return action_dim * (0.5 * math.log(2.0 * math.pi * math.e) + math.log(sigma))  # a square may be 0 or infinite
 
 
 class FlashSac(Learner):

@@ -1,13 +1,34 @@
 """The learner's figures: added up on the device, one small tensor for the critic and one for the actor."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.learn.storage import flatten
+
+_SKIPPED = {
+    "skipped_updates": "updates were left out, as their loss or gradient was not finite: nothing is learned from them; "
+    "look at how large rewards, observations and the values of train.algo are",
+    "skipped_rewards": "rewards counted as 0 in the scale that rewards are divided by, as their squares are beyond "
+    "float32: make them smaller",
+    "skipped_temperature_steps": "steps of the temperature were left out, as its loss was not finite: look at how "
+    "large the values of train.algo are",
+}
+
+
+def skipped(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each figure that counts what an update left out, and what to tell of it, where there was any.
+
+    Args:
+        figures: of `Metrics.figures`.
+    """
+    for name, text in _SKIPPED.items():
+        if figures.get(f"loss/{name}"):
+            yield f"loss/{name}", f"{figures[f'loss/{name}']} {text}"
 
 
 class Metrics:

@@ -147,8 +147,8 @@ class UpdateCycle:
         )
         self._actor_step = Program("update/actor_step", self._apply_actor, resolution, steady=True)
         self._critic_step = Program("update/critic_step", self._apply_critic, resolution, steady=True)
-        phases = self.phases if shared else ()
-        counts = {count for phase in phases for _, count in groups(phase, self.updates, period)}
+        kinds = self.kinds if shared else ()
+        counts = {count for phase in kinds for _, count in groups(phase, self.updates, period)}
         self._next_actions = {
             count: Program(f"update/next_actions_{count}", self._many_next_actions, networks, steady=True)
             for count in sorted(counts)
@@ -178,6 +178,18 @@ class UpdateCycle:
         """The values of `phase` that come about: how far the first update of a call is behind one of the actor."""
         period = self.learner.cfg.policy_period
         return range(0, period, math.gcd(self.updates, period))
+
+    @property
+    def kinds(self) -> list[int]:
+        """The phases whose cycles differ, at most one more than there are updates; see `kind`."""
+        step, period = self.phases.step, self.phases.stop
+        first = max(step, ((period - self.updates) // step + 1) * step)  # from here on the actor moves within the cycle
+        return [0, *([step] if first > step else []), *range(first, period, step)]
+
+    def kind(self, phase: int) -> int:
+        """Return the phase of `kinds` whose cycle is that of `phase`: those that leave the actor alone are alike."""
+        moves_actor = phase == 0 or phase + self.updates > self.phases.stop
+        return phase if moves_actor else self.phases.step
 
     def phase(self) -> int:
         """Return the phase of the next call; reads the device where calls are not all alike."""

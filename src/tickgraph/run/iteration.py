@@ -115,7 +115,7 @@ class Iteration:
             execution = execution or resolve_execution(resolution.requested, device)
             self.update_graphs = {
                 phase: Graph(name, partial(cycle.run, phase), execution, stream=stream_b, watch=watch)
-                for phase, name in ((p, "update" if len(cycle.phases) == 1 else f"update/{p}") for p in cycle.phases)
+                for phase, name in ((p, "update" if len(cycle.phases) == 1 else f"update/{p}") for p in cycle.kinds)
             }
         self._play_graph: Graph | None = None
 
@@ -356,7 +356,7 @@ class Iteration:
             return self.update_graphs[0]
         if self._phase is None or not self._on_cuda:
             self._phase = self.cycle.phase()
-        graph = self.update_graphs[self._phase]
+        graph = self.update_graphs[self.cycle.kind(self._phase)]
         self._phase = (self._phase + self.cycle.updates) % phases.stop
         return graph
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tickgraph.env.env import Env
+from tickgraph.learn.metrics import skipped
 from tickgraph.learn.update import UpdateCycle
 from tickgraph.run.iteration import Iteration
 from tickgraph.run.log import MetricsLog
@@ -102,6 +103,8 @@ class Rows:
         self._ending.overflow = {name: count for name, count in overflow.items() if count}
         for check in checks:
             self._warn_once(iteration, str(check["name"]), f"{check['count']} worlds so far: {check['why']}")
+        for name, text in skipped(row):
+            self._warn_once(iteration, name, text)
         if new := [name for name in self._ending.overflow if name not in self._told]:
             # Asks the device, which is worth it: this comes once a capacity.
             advice = {line.partition(":")[0]: line.partition(": ")[2] for line in self._env.sim.overflow_advice()}
