@@ -17,7 +17,7 @@ from tickgraph.core.errors import TickgraphError
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FILES = (
-    *("collector_g1_cpu", "collector_g1_h200", "learner_h200", "bench_train_h200", "peer_unilab_h200"),
+    *("collector_g1_cpu", "collector_g1_h200", "learner_h200", "bench_train_walk_h200", "peer_unilab_h200"),
     *("seeds_h200", "go2_train_cpu", "g1_tracking_h200", "go2_search", "learner_kernels_h200"),
 )
 GONE = object()
@@ -36,7 +36,7 @@ def test_any_damage_is_shown_or_one_line_that_names_the_file(name: str, tmp_path
     kept, draw = json.loads((RESULTS / f"{name}.json").read_text()), random.Random(name)
     path, known = tmp_path / "damaged.json", list(places(kept))
     told = 0
-    for _ in range(60):
+    for _ in range(150):
         value, where = copy.deepcopy(kept), draw.choice(known)
         node = value
         for key in where[:-1]:
@@ -75,16 +75,16 @@ def test_two_results_of_one_case_are_drawn_each_with_its_own_times() -> None:
 def test_a_table_keeps_its_headings_where_nothing_is_a_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report.main([str(RESULTS / "bench_train_h200.json")]) == 0
+    assert report.main([str(RESULTS / "bench_train_walk_h200.json")]) == 0
     shown = capsys.readouterr().out
     assert "…" not in shown and all(word in shown for word in ("mean ms", "overlap", "enqueue", "steps/s"))
-    (line,) = [text for text in shown.splitlines() if text.startswith("graph, last 20 ")][:1]
-    assert "training, 4 updates, mjwarp, flashsac, batch 2048" in shown
+    (line,) = [text for text in shown.splitlines() if text.startswith("graph, last 100 ")][:1]
+    assert "training, 8 updates, mjwarp, flashsac, batch 2048" in shown
     assert "learner_train" in line and "temperature updates" in line
 
 
 def test_every_ratio_of_a_file_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    value = json.loads((RESULTS / "bench_train_h200.json").read_text())
+    value = json.loads((RESULTS / "bench_train_walk_h200.json").read_text())
     value["ratios"][0] |= {"graph_over_compile-loss": 3.25, "graph_over_compile-loss_ci95": [3.0, 3.5]}
     path = tmp_path / "result.json"
     path.write_text(json.dumps(value))
