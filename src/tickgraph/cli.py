@@ -246,12 +246,14 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
     signals = SignalsOfTraining(run, resumed is not None, interrupts)
     try:
         with files_below(run.path):
-            task, resume = _prepare(parsed, run)
-            from tickgraph.run.schedule import Ending
-            from tickgraph.run.session import run_training
+            task, code = _prepare(parsed, run), 0
+            if task is not None:
+                from tickgraph.run.schedule import Ending
+                from tickgraph.run.session import run_training
 
-            signals.ending = ending = Ending()
-            code = run_training(task, run, interrupts, ending, resume, stop_after, began=began, started=started)
+                signals.ending = ending = Ending()
+                resume = resumed is not None
+                code = run_training(task, run, interrupts, ending, resume, stop_after, began=began, started=started)
     except (TickgraphError, ModuleNotFoundError):
         if resumed is None and not run.manifest.exists():  # nothing ran: a folder that only holds an error helps nobody
             folder.discard(run)
@@ -261,10 +263,10 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
     return code
 
 
-def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
-    """Return the task with all its settings, and whether it goes on with a run."""
+def _prepare(parsed: Parsed, run: RunFolder) -> Task | None:
+    """Return the task with all its settings; None where a run that is to go on has nothing left."""
     if parsed.get("resume") is None:
-        return _load(parsed), False
+        return _load(parsed)
     from tickgraph.run.panel import tell
     from tickgraph.run.resume import prepare_resume
 
@@ -278,9 +280,7 @@ def _prepare(parsed: Parsed, run: RunFolder) -> tuple[Task, bool]:
     algo = parsed.get("algo")
     if algo is not None and algo != task.algo:
         raise TickgraphError(f"{run.path} is a run of {task.algo}, not of {algo}; leave --algo out")
-    for line in prepare_resume(task, parsed.overrides, run):
-        tell(line)
-    return task, True
+    return task if prepare_resume(task, parsed.overrides, run, tell) else None
 
 
 def _task_of(run: RunFolder, check: bool = True) -> Task:

@@ -71,3 +71,8 @@ def start(name: str, *words: str) -> "subprocess.Popen[str]":
     while time.monotonic() < end and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 7):
         time.sleep(0.05)
     return process
+
+
+def heard(err: str) -> str:
+    """Return what a run said on stderr, but for what it says of a machine on which others are busy."""
+    return "".join(line for line in err.splitlines(keepends=True) if not line.startswith("warning: other processes"))

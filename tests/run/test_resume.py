@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from run_toys import TASK, TINY, resume, rows, start, train
+from run_toys import TASK, TINY, heard, resume, rows, start, train
 
 from tickgraph import cli
 from tickgraph.run import checkpoint, manifest
@@ -82,6 +82,17 @@ def test_what_a_resumed_run_counts_is_said(capsys: pytest.CaptureFixture[str]) -
     said = capsys.readouterr().out
     assert "at iteration 5; run_summary.json tells of iteration 9: what came after 5 is trained again" in said
     assert "the time budget of 900 s counts the whole run: " in said
+
+
+def test_of_a_run_with_nothing_left_nothing_else_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("one", "--iterations", "6")
+    before = contents(run)
+    capsys.readouterr()
+    resume(run, "--train.lr-iterations", "7", "--train.update-threads", "2", "--json", "again.json")
+    shown = capsys.readouterr()
+    assert shown.out == f"{run.path}: nothing is left, all 6 iterations are done; --iterations N goes on\n"
+    assert shown.err == "" and contents(run) == before
+    assert json.loads(Path("again.json").read_text())["status"] == "completed"
 
 
 def test_threads_may_change_and_what_that_means_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,14 +285,14 @@ def test_a_second_interrupt_says_what_it_cost() -> None:
     process = start("one", "--ticks", "100", "--train.checkpoint-interval", "1000")
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
-    first = process.stderr.readline()
+    first = next(filter(heard, process.stderr))
     process.send_signal(signal.SIGINT)
     _, second = process.communicate(timeout=60)
     run = RunFolder(Path("runs") / TASK / "one")
     cost = "which loses what came after iteration 0"
     assert process.returncode == 130
     assert first == f"SIGINT: finishing the iteration and saving; again to end at once, {cost}\n"
-    assert second == f"interrupted by SIGINT, {cost}; the run is in {run.path}\n"
+    assert heard(second) == f"interrupted by SIGINT, {cost}; the run is in {run.path}\n"
     summary = manifest.read_summary(run)
     assert (summary["status"], summary["saved_iteration"]) == ("interrupted", 0)
     assert summary["reason"] == f"SIGINT again after {summary['iteration']} iterations"

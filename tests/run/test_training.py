@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_toys import TASK, TINY, equal, resume, rows, start, state, train
+from run_toys import TASK, TINY, equal, heard, resume, rows, start, state, train
 
 from tickgraph import cli
 from tickgraph.run import checkpoint, manifest, session
@@ -386,8 +386,8 @@ def test_an_interrupt_saves_and_the_run_goes_on_from_there() -> None:
     run = RunFolder(Path("runs") / TASK / "one")
     summary = manifest.read_summary(run)
     assert process.returncode == 130
-    assert err.startswith("SIGINT: finishing the iteration and saving; again to end at once, which loses ")
-    assert err.count("\n") == 1
+    assert heard(err).startswith("SIGINT: finishing the iteration and saving; again to end at once, which loses ")
+    assert heard(err).count("\n") == 1
     assert summary["status"] == "interrupted"
     assert summary["saved_iteration"] == summary["iteration"]
     assert "SIGINT" in summary["reason"]

@@ -23,16 +23,18 @@ RESUMABLE = (
 RESUMABLE_ROOTS = ("evaluation.", "video.")
 
 
-def prepare_resume(task: Task, overrides: Sequence[str], run: RunFolder) -> list[str]:
-    """Apply what may change in a resumed run; returns lines that say what that does to the run's numbers.
+def prepare_resume(task: Task, overrides: Sequence[str], run: RunFolder, say: Callable[[str], object]) -> bool:
+    """Apply what may change in a resumed run, and say what that does to its numbers; False where nothing is left of it.
 
     Args:
         task: as the run's config.yaml has it; changed in place.
         overrides: of the command line.
         run: the run's folder.
+        say: takes lines for the person who resumes it.
 
     Raises:
-        TickgraphError: an override, or what was edited in config.yaml, would make it another run.
+        TickgraphError: an override, or what was edited in config.yaml, would make it another run, or its checkpoints
+            are gone.
     """
     lines, edited = _of_edits(run)
     iterations, horizon = (
@@ -48,7 +50,13 @@ def prepare_resume(task: Task, overrides: Sequence[str], run: RunFolder) -> list
     threads = [path for path in TORCH_THREADS if path in changed]
     if threads:
         lines.append(f"other {' and '.join(threads)}: sums may round otherwise, so the run goes on, not bit for bit")
-    return [*lines, *_of_rate(task, iterations, horizon or iterations, changed)]
+    lines += _of_rate(task, iterations, horizon or iterations, changed)
+    _check_checkpoints(run)
+    if _nothing_left(task, run, say):
+        return False  # what a change would do is of no interest
+    for line in lines:
+        say(line)
+    return True
 
 
 def _may_change(path: str) -> bool:
@@ -116,7 +124,7 @@ def reached(run: RunFolder) -> tuple[int, str]:
     return max((logged, run.metrics.name), (summed, run.summary.name))
 
 
-def check_checkpoints(run: RunFolder) -> None:
+def _check_checkpoints(run: RunFolder) -> None:
     """Refuse to begin a run anew, over its log, when all that is missing is its checkpoints.
 
     Raises:
@@ -132,7 +140,7 @@ def check_checkpoints(run: RunFolder) -> None:
         )
 
 
-def nothing_left(task: Task, run: RunFolder, say: Callable[[str], object]) -> bool:
+def _nothing_left(task: Task, run: RunFolder, say: Callable[[str], object]) -> bool:
     """Say so and return True when a completed run has no iteration and no second of its budget left."""
     try:
         summary = manifest.read_summary(run)

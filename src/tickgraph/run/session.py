@@ -24,7 +24,7 @@ from tickgraph.run.motion_notes import motion_notes, note_lines
 from tickgraph.run.output import say_at_once
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
-from tickgraph.run.resume import check_checkpoints, check_stop, lost_lines, nothing_left, resumed_lines
+from tickgraph.run.resume import check_stop, lost_lines, resumed_lines
 from tickgraph.run.schedule import Ending
 from tickgraph.run.settings import write_config
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
@@ -68,10 +68,6 @@ def run_training(
     task.train.device, task.train.backend = platform.device, platform.backend
     if platform.note:
         warn(platform.note)
-    if resume:
-        check_checkpoints(run)
-        if nothing_left(task, run, say):
-            return 0
     lock = folder.lock(run)
     try:
         with memory_for("this run"), files_below(run.path):
