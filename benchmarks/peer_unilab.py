@@ -46,6 +46,7 @@ from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_
 from tickgraph.bench._options import MOST_BATCH, Parser, count, names, run_script, say, sizes, target
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.words import counted
 from tickgraph.run.precision import set_precision
 from tickgraph.sim.platform import resolve_platform
 from tickgraph.tasks.registry import load
@@ -99,7 +100,7 @@ class Case:
             "backend": "none",  # there is no physics in it
             "device": str(self.device),
             "num_envs": self.spec.num_envs,
-            "scenario": f"flashsac {self.precision}, {updates} updates of batch {batch}",
+            "scenario": f"flashsac {self.precision}, {counted(updates, 'update')} of batch {batch}",
         }
 
 
@@ -398,7 +399,7 @@ def measure(case: Case, names: Sequence[str], blocks: int, cycles: int | None, l
             with guarded(entry, "first cycles", limit_s):
                 slowest = max(slowest, times(play(entry.arm, 4)[1:])["median_ms"])
     number = cycles or max(4, min(64, round(BLOCK_MS / slowest)))
-    say(f"  {blocks} blocks of {number} cycles of at most about {slowest:.1f} ms")
+    say(f"  {counted(blocks, 'block')} of {counted(number, 'cycle')} of at most about {slowest:.1f} ms")
     for block in range(blocks):
         for entry in entries if block % 2 == 0 else reversed(entries):
             if entry.arm is None:

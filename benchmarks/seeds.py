@@ -56,6 +56,7 @@ from typing import Any
 from tickgraph.bench._options import MOST_WORLDS, Parser, count, counts, run_script
 from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.words import counted
 from tickgraph.run.files import check_target, make_folder, read_json, write_json
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.log import iter_rows
@@ -77,7 +78,7 @@ EXITS = (0, 130, -signal.SIGKILL)  # whole, stopped and saved, or ended at the l
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 MOST_DEALS = 200_000
 
-COMMON = ("--no-video --train.no-checkpoint-replay --train.keep-checkpoints 1 --evaluation.no-untrained").split()
+COMMON = "--no-video --train.no-checkpoint-replay --train.keep-checkpoints 1 --evaluation.no-untrained".split()
 PLAIN = "--train.learner-kernels autograd --train.matmul-precision highest --train.algo.bf16 False".split()
 REFERENCES = {
     "graph": (
@@ -315,7 +316,7 @@ def play(jobs: list[Job], options: argparse.Namespace, report: Any) -> None:
                 report()
             if stopped is None and options.limit_s is not None and now >= options.limit_s:
                 stopped = now
-                print(f"{now:5.0f} s: the time is over; {len(active)} runs save and end", flush=True)
+                print(f"{now:5.0f} s: the time is over; what still runs saves and ends", flush=True)
                 stop(active)
                 waiting.clear()
             if stopped is not None and now >= stopped + GRACE_S:
@@ -525,7 +526,7 @@ def show(result: dict[str, Any]) -> None:
     for family, figures in result["judged"].items():
         for name, value in figures.items():
             text = f"{value['mean']:.4g} ({value['least']:.4g} to {value['greatest']:.4g})"
-            print(f"{family:<10}{name}: {text}, {value['runs']} runs judged")
+            print(f"{family:<10}{name}: {text}, {counted(value['runs'], 'run')} judged")
     for ratio in result["ratios"]:
         print(text_of(ratio))
     if not result["ratios"]:

@@ -310,7 +310,8 @@ def _judged(parsed: Parsed, run: RunFolder) -> tuple[Task, list[str]]:
         from tickgraph.run.motion_notes import motion_notes, note_lines
 
         notes = motion_notes(task, task.env.decimation * task.env.scene.timestep)
-        print("\n".join(note_lines(notes, "are told by `tickgraph motion info`")), end="\n" if notes else "")
+        for line in note_lines(notes, "are told by `tickgraph motion info`"):
+            print(line)
     for given, other in (("device", "backend"), ("backend", "device")):
         if f"train.{given}" in changed and f"train.{other}" not in changed:
             setattr(task.train, other, "auto")  # the one that goes with what was named

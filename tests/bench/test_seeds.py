@@ -183,7 +183,7 @@ def test_the_command_trains_both_families_and_refuses_to_mix_runs(seeds, tmp_pat
     # On a CPU the fast path is the plain one: the same numbers, which no other comparison may yield.
     assert result["ratios"][0]["ratio"] == 1.0
     said = capsys.readouterr().out
-    assert "rise" in said and "1 runs judged" in said
+    assert "rise" in said and "1 run judged" in said
     assert result["judged"]["fast"]["return"] == result["judged"]["reference"]["return"]
     with pytest.raises(TickgraphError, match="has run fast_0 already"):
         seeds.main(words)

@@ -176,7 +176,7 @@ def test_the_command_writes_a_result_that_the_report_reads(tmp_path, capsys):
     words += ["--updates", "1,2", "--policy-frequency", "2", "--replay-n", "16", "--learning-starts", "4"]
     assert train.main(words) == 0
     value = read_result(file)
-    assert [row["scenario"] for row in value["results"]] == ["training, 1 updates", "training, 2 updates"]
+    assert [row["scenario"] for row in value["results"]] == ["training, 1 update", "training, 2 updates"]
     for updates, row in enumerate(value["results"], 1):
         assert (row["arm"], row["num_envs"], row["ticks"], row["enqueue_ms"]) == ("eager", 8, 8, None)
         assert len(row["tail_env_steps_per_sec_blocks"]) == 2 and row["updates_per_iteration"] == updates

@@ -344,7 +344,7 @@ def test_a_nan_in_one_worlds_state_ends_that_world_and_is_counted(started: Start
     row = rows[fault_tasks.WHEN]
     assert (row["invalid"], row["invalid/state"], row["check/non_finite/state"]) == (1, 1, 1)
     assert [row["check/non_finite/state"] for row in rows[fault_tasks.WHEN :]] == [1] * (40 - fault_tasks.WHEN)
-    assert len(sick.warnings("non_finite/state", "1 worlds so far")) == 1
+    assert len(sick.warnings("non_finite/state", "1 world so far")) == 1
     assert sick.warnings("non_finite/action") == sick.warnings("non_finite/observation") == []
 
     others = [i for i in range(WORLDS) if i != fault_tasks.SICK]

@@ -17,6 +17,7 @@ from tickgraph.bench._proof import ITERATIONS, device_memory, growth, judge
 from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._trace import host_syncs, record
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.words import counted
 from tickgraph.env.env import Env
 from tickgraph.run.config import Task
 
@@ -36,7 +37,7 @@ def measure(task: Task, case: Case, say: Say, keep: Callable[[Rows], None] = lam
     """
     names = check_arms(case.arms)
     primary = names[0]
-    say(f"{case.task}, {case.num_envs} worlds, {case.scenario}: building {', '.join(names)}")
+    say(f"{case.task}, {counted(case.num_envs, 'world')}, {case.scenario}: building {', '.join(names)}")
     collector = build(task, case)
     env = collector.env
     stream = torch.cuda.Stream(env.device)
@@ -49,7 +50,8 @@ def measure(task: Task, case: Case, say: Say, keep: Callable[[Rows], None] = lam
     memory = _memory(ticks_of[primary], collector, case)
     tick_ms = times(ticks_of[primary].play(4)[1:])["median_ms"]
     ticks = case.ticks_per_block or max(4, min(32, round(BLOCK_MS / tick_ms)))
-    say(f"  {case.blocks} blocks of {ticks} ticks of about {tick_ms:.2f} ms, {len(names)} arms and a recording each")
+    blocks = f"{counted(case.blocks, 'block')} of {counted(ticks, 'tick')}"
+    say(f"  {blocks} of about {tick_ms:.2f} ms, {counted(len(names), 'arm')} and a recording each")
     strays = 0.0
 
     def play(name: str, trace: list[TracedTick], start: State, end: State) -> list[float]:

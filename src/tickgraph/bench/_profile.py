@@ -18,6 +18,7 @@ from tickgraph.bench._sites import HostReads, Watch, note_breaks, waits_reported
 from tickgraph.bench._stages import mujoco_stages, stage_of
 from tickgraph.bench._trace import Event, Trace, record
 from tickgraph.core.rng import Rng, Stream
+from tickgraph.core.words import counted
 from tickgraph.env import tick as transition
 from tickgraph.env.env import Env
 from tickgraph.run.config import Task
@@ -188,7 +189,7 @@ def profile(task: Task, case: Case, ticks: int, folder: Path, say: Callable[[str
         `stages`: the physics by stage, {stage, ms, share};
         `sites`: what `Watch.table` returns; those that are not `inside` belong to the log point after the tick.
     """
-    say(f"{case.task}, {case.num_envs} worlds: building, settling")
+    say(f"{case.task}, {counted(case.num_envs, 'world')}: building, settling")
     env = build(task, case).env
     cuda = env.device.type == "cuda"
     for _ in range(SETTLE):
@@ -197,7 +198,7 @@ def profile(task: Task, case: Case, ticks: int, folder: Path, say: Callable[[str
     player = Player(env, marks)
     player()
     marks.take()
-    say(f"{ticks} ticks, part by part")
+    say(f"{counted(ticks, 'tick')}, part by part")
     samples: dict[str, list[float]] = {}
     for tick in range(ticks):
         player()

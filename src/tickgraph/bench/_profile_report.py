@@ -9,6 +9,7 @@ from typing import Any
 
 from tickgraph.bench._case import Case
 from tickgraph.bench._profile import profile
+from tickgraph.core.words import counted
 from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
 from tickgraph.run.files import make_folder, write_json
@@ -57,8 +58,8 @@ def show(result: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    head = f"{result['task']}, {result['num_envs']} worlds, {result['backend']} on {result['device']}, eager: "
-    console.print(f"{head}{result['tick_ms']:.3f} ms a tick over {result['ticks']} ticks, clock: {result['clock']}")
+    over = f"{result['tick_ms']:.3f} ms a tick over {counted(result['ticks'], 'tick')}"
+    console.print(f"{_case(result)}, eager: {over}, clock: {result['clock']}")
     on_gpu = any("device_ms" in row for row in result["parts"])
     parts = Table("part of a tick", box=None)
     for name in ("mean ms", "median", "p90", "share", *(("kernels' ms", "kernels", "host waits") if on_gpu else ())):
@@ -126,6 +127,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
     figure.legend(handles, list(colors), loc="outside right upper", fontsize=7, frameon=False)
     axes.invert_yaxis()
     axes.set_xlabel("mean ms a tick, played eager")
-    axes.set_title(f"{result['task']}, {result['num_envs']} worlds, {result['backend']} on {result['device']}")
+    axes.set_title(_case(result))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
+
+
+def _case(result: dict[str, Any]) -> str:
+    return f"{result['task']}, {counted(result['num_envs'], 'world')}, {result['backend']} on {result['device']}"

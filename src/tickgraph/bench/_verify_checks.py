@@ -21,6 +21,7 @@ from tickgraph.bench._verify_reference import (
     learner_tensors,
     reference_of,
 )
+from tickgraph.core.words import counted
 from tickgraph.learn import flashsac
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.optimizer import BETA1
@@ -137,7 +138,7 @@ def parity(
             rig.run()
             if cycle not in cycles:
                 continue
-            case = f"{spec.updates} updates, period {spec.algo.policy_period}, cycle {cycle}{start}"
+            case = f"{counted(spec.updates, 'update')}, period {spec.algo.policy_period}, cycle {cycle}{start}"
             tensors, counts = wanted[cycle]
             found = learner_tensors(rig)
             if not scrambled and subject.precision == "fp32":
@@ -288,7 +289,7 @@ def ends_present(subject: Subject, cycles: int = 10) -> Row:
             cut += int((torch.isin(successors, late) & (batch.discount > 0)).sum())
             rig.learner.rng.advance()
     note = f"{fell} rows of a fall, {cut} of a time limit that bootstrap"
-    return Row("falls and time limits sampled", "", f"{cycles} cycles", None, None, fell > 0 and cut > 0, note)
+    return Row("falls and time limits sampled", "", counted(cycles, "cycle"), None, None, fell > 0 and cut > 0, note)
 
 
 def projection(subject: Subject, rows: int = 64) -> list[Row]:

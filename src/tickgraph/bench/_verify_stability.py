@@ -15,6 +15,7 @@ from torch import Tensor
 from tickgraph.bench._learner_rig import LearnerRig, made_up, with_algo
 from tickgraph.bench._verify_checks import FILLED, Row, Subject, _compared
 from tickgraph.bench._verify_reference import learner_tensors, reference_of
+from tickgraph.core.words import counted
 from tickgraph.run import checkpoint
 from tickgraph.run.folder import RunFolder
 
@@ -61,7 +62,7 @@ def constant_memory(subject: Subject, rig: LearnerRig, replays: int) -> Row:
     enough = rig.resolution.enabled != "graph" or launches >= replays
     note += "" if enough else f"; {launches} graph launches only"
     ok = not any(grown.values()) and not moved and not finite and enough
-    return Row("constant memory", subject.path.name, f"{replays} cycles", None, None, ok, note)
+    return Row("constant memory", subject.path.name, counted(replays, "cycle"), None, None, ok, note)
 
 
 def _launches(rig: LearnerRig) -> int:
@@ -112,7 +113,7 @@ def repeats(subject: Subject, rig: LearnerRig, twin: LearnerRig, other: LearnerR
     ]
     if not differing(runs[0], runs[3]):
         faults.append("another seed gave the same run")
-    return _verdict("a seed repeats", subject, f"{cycles} cycles, bit for bit", faults)
+    return _verdict("a seed repeats", subject, f"{counted(cycles, 'cycle')}, bit for bit", faults)
 
 
 def survives_nan(subject: Subject, rig: LearnerRig, cycles: int = 3) -> list[Row]:
@@ -179,7 +180,8 @@ def _survives(subject: Subject, rig: LearnerRig, kind: str, cycles: int) -> Row:
         faults += _written_nan(rig, kind)
     said = f"skipped {skipped} with bad rows in every batch, {some} with {few} of {rows:,} rows bad, then none"
     note = "; ".join(faults) or said
-    return Row("rows not finite", subject.path.name, f"{kind}, {cycles} cycles each", None, None, not faults, note)
+    case = f"{kind}, {counted(cycles, 'cycle')} each"
+    return Row("rows not finite", subject.path.name, case, None, None, not faults, note)
 
 
 def _written_nan(rig: LearnerRig, kind: str) -> list[str]:
@@ -297,7 +299,7 @@ def stability(subject: Subject, replays: int, say: Callable[[str], None]) -> lis
         ("rows that are not finite", lambda: survives_nan(subject, rig)),
         ("a ring that fills up", lambda: ring_fills(subject)),
         ("a checkpoint", lambda: [checkpoint_restores(subject, rig, other)]),
-        (f"memory over {replays} cycles", lambda: [constant_memory(subject, rig, replays)]),
+        (f"memory over {counted(replays, 'cycle')}", lambda: [constant_memory(subject, rig, replays)]),
     ):
         say(f"  {subject.path.name}: {name}")
         rows += check()

@@ -34,6 +34,7 @@ from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
 from tickgraph.core.bounds import MOST_REPEATS, MOST_THREADS
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.words import counted
 from tickgraph.env.env import Env
 from tickgraph.run.neighbours import warn_of_threads
 from tickgraph.sim.platform import resolve_platform
@@ -66,7 +67,7 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
     Raises:
         TickgraphError: the configuration is wrong, or an arm left the recorded trace.
     """
-    say(f"{case.task}, {case.num_envs} worlds, {case.scenario}: building, compiling, settling")
+    say(f"{case.task}, {counted(case.num_envs, 'world')}, {case.scenario}: building, compiling, settling")
     torch.set_num_threads(case.torch_threads or task.train.tick_threads)
     collector = build(task, case)
     env = collector.env
@@ -76,7 +77,8 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
     bare = replay.choose(env, trial)
     collector.load(collector.state())
     ticks = case.ticks_per_block or max(4, min(64, round(BLOCK_MS / tick_ms)))
-    say(f"{case.blocks} blocks of {ticks} ticks of about {tick_ms:.1f} ms, {len(ARMS)} arms and a recording each")
+    blocks = f"{counted(case.blocks, 'block')} of {counted(ticks, 'tick')}"
+    say(f"{blocks} of about {tick_ms:.1f} ms, {len(ARMS)} arms and a recording each")
 
     def play(arm: str, trace: list[TracedTick], start: State, end: State) -> list[float]:
         if arm == "physics":

@@ -20,6 +20,7 @@ from tickgraph.bench._learner_rig import LearnerRig, LearnerSpec, made_up, spec_
 from tickgraph.bench._options import MOST_BATCH, MOST_BLOCKS, Parser, count, picture, say, sizes, target, value_name
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.bench.report import plot, show
+from tickgraph.core.words import counted
 from tickgraph.run.precision import set_precision
 from tickgraph.sim.platform import resolve_platform
 from tickgraph.tasks.registry import load
@@ -106,11 +107,11 @@ def measure(case: LearnerCase, rates: Rates, say: Say) -> Rows:
     updates, batch = spec.updates, spec.algo.batch_size
     arms = {}
     for path in case.paths:
-        say(f"{case.task}, {updates} updates of batch {batch}: building {path.name}")
+        say(f"{case.task}, {counted(updates, 'update')} of batch {batch}: building {path.name}")
         arms[path.name] = LearnerArm(case, path)
     trial = max(times(arm.play(3)[1:])["median_ms"] for arm in arms.values())
     cycles = case.cycles or max(4, min(64, round(BLOCK_MS / trial)))
-    say(f"  {case.blocks} blocks of {cycles} cycles of at most about {trial:.1f} ms")
+    say(f"  {counted(case.blocks, 'block')} of {counted(cycles, 'cycle')} of at most about {trial:.1f} ms")
     samples: dict[str, list[float]] = {name: [] for name in arms}
     sums: dict[str, list[float]] = {name: [] for name in arms}
     before = {name: arm.counters() for name, arm in arms.items()}
@@ -126,7 +127,7 @@ def measure(case: LearnerCase, rates: Rates, say: Say) -> Rows:
         "backend": "none",  # there is no physics in it
         "device": str(next(iter(arms.values())).rig.device),
         "num_envs": spec.num_envs,
-        "scenario": f"{case.algo} {case.precision}, {updates} updates of batch {batch}",
+        "scenario": f"{case.algo} {case.precision}, {counted(updates, 'update')} of batch {batch}",
     }
     facts = {
         "algo": case.algo, "updates": updates, "batch_size": batch, "policy_period": spec.algo.policy_period,

@@ -12,6 +12,7 @@ from tickgraph.bench._bars import BAR_BLOCKS
 from tickgraph.bench._options import Parser, picture
 from tickgraph.bench._result import finite, read_result, whole
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.words import counted
 from tickgraph.run.files import read_json
 
 _KEY = ("task", "backend", "device", "num_envs", "scenario")
@@ -118,7 +119,7 @@ def _shown(result: dict[str, Any]) -> Iterator[Any]:
     for ratio in result["ratios"]:
         rows = [row for row in result["results"] if all(row[key] == ratio[key] for key in _KEY)]
         kind = result["benchmark"]
-        title = f"{ratio['task']}, {ratio['num_envs']} worlds, {ratio['scenario']}, {ratio['backend']}"
+        title = f"{ratio['task']}, {counted(ratio['num_envs'], 'world')}, {ratio['scenario']}, {ratio['backend']}"
         if kind == "learner":
             title = f"{ratio['task']}, {ratio['scenario']}, {ratio['device']}"
         elif said := _learner_of(rows):
@@ -289,8 +290,8 @@ def _iteration_facts(ratio: dict[str, Any], rows: Sequence[dict[str, Any]]) -> l
         share = ratio.get(f"{row['arm']}_learner_over_eager")
         over = "" if share is None else f"; learner over eager {share:.3f}"
         lines.append(
-            f"{row['arm']}, last {config['summary_last']} iterations, mean ms: {parts}; {counts} updates{over}"
-            + _learner_form(config)
+            f"{row['arm']}, last {counted(config['summary_last'], 'iteration')}, mean ms: {parts}; {counts} updates"
+            f"{over}{_learner_form(config)}"
         )
     for name, words in (
         ("compile_learner", "compiled learner over eager"),
@@ -386,7 +387,7 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
 
 def _groups(result: dict[str, Any]) -> Iterator[_Group]:
     """Yield what is drawn of a result, case by case."""
-    key, words, _ = _drawn(result["benchmark"])
+    key, words, _ = _DRAWN[result["benchmark"]]
     beside = "{scenario}" if key == "over_floor" else "{num_envs} worlds, {scenario}"
     for ratio in result["ratios"]:
         mine = [row for row in result["results"] if all(row[name] == ratio[name] for name in _KEY)]
@@ -401,10 +402,6 @@ def _groups(result: dict[str, Any]) -> Iterator[_Group]:
         )
 
 
-def _drawn(kind: str) -> tuple[str, str, str]:
-    return _DRAWN.get(kind, _DRAWN["collector"])
-
-
 def _draw(groups: Sequence[_Group], kinds: Sequence[str], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -412,7 +409,7 @@ def _draw(groups: Sequence[_Group], kinds: Sequence[str], path: Path) -> None:
     if len(set(kinds)) > 1:
         names = " and of ".join(f"`bench {kind}`" for kind in sorted(set(kinds)))
         raise TickgraphError(f"results of {names} are different things: draw them apart")
-    key, _, unit = _drawn(kinds[0])
+    key, _, unit = _DRAWN[kinds[0]]
     arms = list(dict.fromkeys(arm for group in groups for arm in group.bars))
     figure = Figure(figsize=(2.0 + 2.2 * len(groups), 4.2), layout="constrained")
     FigureCanvasAgg(figure)

@@ -31,6 +31,7 @@ from tickgraph.bench._train_arm import COUNTERS, MODES, TrainArm
 from tickgraph.bench.report import plot, show
 from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.words import counted
 from tickgraph.learn.path import KERNELS
 from tickgraph.run.config import Task
 from tickgraph.run.settings import recheck
@@ -171,11 +172,11 @@ def measure(case: TrainCase, say: Say, keep: Callable[[Rows], None] = lambda row
     played = list[Played]()
     for mode in case.arms:
         note = ", always with train.learner_kernels autograd" if mode == "compile-loss" else ""
-        say(f"{case.task}, {case.num_envs} worlds: building and compiling arm {mode}{note}")
+        say(f"{case.task}, {counted(case.num_envs, 'world')}: building and compiling arm {mode}{note}")
         played.append(Played(TrainArm(configure(load(case.task), case), mode)))
     for block in range(case.blocks):
         for one in played if block % 2 == 0 else reversed(played):
-            say(f"  block {block + 1} of {case.blocks}: {case.iterations} iterations of arm {one.arm.mode}")
+            say(f"  block {block + 1} of {case.blocks}: {counted(case.iterations, 'iteration')} of arm {one.arm.mode}")
             one.play(block, case)
             rows, ratio = figures(case, played)
             keep((rows, ratio))
@@ -202,7 +203,7 @@ def figures(case: TrainCase, played: Sequence[Played]) -> Rows:
     begun = [one for one in played if one.speeds]
     iteration, train = begun[0].arm.iteration, begun[0].arm.trainer.task.train
     keys = {"task": case.task, "backend": case.place.backend, "device": str(iteration.device)}
-    keys |= {"num_envs": case.num_envs, "scenario": f"training, {train.updates_per_iteration} updates"}
+    keys |= {"num_envs": case.num_envs, "scenario": f"training, {counted(train.updates_per_iteration, 'update')}"}
     rows = [one.row(case, keys) for one in begun]
     shared = min(len(one.speeds) for one in begun)
     speeds = {one.arm.mode: one.speeds[:shared] for one in begun}

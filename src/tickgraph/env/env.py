@@ -17,6 +17,7 @@ from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
 from tickgraph.core.quiet import unheard
 from tickgraph.core.rng import MOST_ROWS
+from tickgraph.core.words import counted
 from tickgraph.env import tick as transition
 from tickgraph.env.blockers import blockers_in_use, build_blocker
 from tickgraph.env.build import build, rehearse
@@ -100,7 +101,7 @@ class Env:
         self.max_episode_length = max(1, math.ceil(cfg.episode_length_s / self.step_dt - 1e-9))
         self.policy: Policy | None = None
         self.ring: Ring | None = None
-        with memory_for(f"an environment of {self.num_envs} worlds"):
+        with memory_for(f"an environment of {counted(self.num_envs, 'world')}"):
             build(self, threads)
             self._slots = [
                 {

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.words import counted
 from tickgraph.motion.clip import Clip
 
 
@@ -82,7 +83,7 @@ class MotionLibrary:
         self.table = arena.constant(
             f"{path}/table",
             torch.cat([_rows(clip, joints, bodies) for clip in clips]),
-            why=f"{_clips(len(clips))}, a row for each of {sum(self.lengths)} frames",
+            why=f"{counted(len(clips), 'clip')}, a row for each of {sum(self.lengths)} frames",
         )
         length = torch.tensor(self.lengths)
         start = torch.cumsum(length, dim=0) - length
@@ -131,14 +132,10 @@ class MotionLibrary:
         """Return one line: clips, frames, time and memory."""
         frames = sum(self.lengths)
         return (
-            f"{_clips(len(self.lengths))}, {frames:,} frames at {self.fps:g} fps "
+            f"{counted(len(self.lengths), 'clip')}, {frames:,} frames at {self.fps:g} fps "
             f"({frames / self.fps:.1f} s), {len(self.body_names)} bodies: {self.nbytes / 2**20:.1f} MiB on "
             f"{self.table.device}"
         )
-
-
-def _clips(count: int) -> str:
-    return f"{count} clip" if count == 1 else f"{count} clips"
 
 
 def _rows(clip: Clip, joints: list[int], bodies: list[int]) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from tickgraph.core.arena import Arena
 from tickgraph.core.quiet import unheard
 from tickgraph.core.room import check_room, size
+from tickgraph.core.words import counted
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.explore import Explorer
@@ -48,7 +49,7 @@ def check_gpu(task: Task, platform: Platform) -> None:
         return
     replay = sum(int(row["bytes"]) for row in arena.table() if str(row["name"]).startswith("ring/"))
     parts = {
-        f"{task.num_envs} worlds": 0 if platform.bridged else env.arena.nbytes(),
+        counted(task.num_envs, "world"): 0 if platform.bridged else env.arena.nbytes(),
         f"a replay of {task.train.replay_slots} slots": replay,
         "networks": arena.nbytes() - replay,
     }
@@ -73,7 +74,7 @@ def lines(value: dict[str, Any]) -> list[str]:
     """Return a description as lines for a terminal."""
     rate = 1.0 / value["step_dt"]
     result = [
-        f"{value['task']}: {value['num_envs']} worlds, control step {value['step_dt']:g} s ({rate:g} Hz), "
+        f"{value['task']}: {counted(value['num_envs'], 'world')}, control step {value['step_dt']:g} s ({rate:g} Hz), "
         f"physics step {value['physics_dt']:g} s, episodes of {value['max_episode_length']} steps",
         "",
         "observations: " + ", ".join(f"{group} {dim}" for group, dim in value["observations"].items()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tickgraph.core.words import counted
 from tickgraph.run import folder, manifest
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.output import say_at_once
@@ -48,7 +49,7 @@ class SignalsOfTraining:
             return
         when = f"{signal} while starting, compiling or closing"
         if self._interrupts.requested_twice:
-            when = f"{signal} again after {facts['iteration']} iterations"
+            when = f"{signal} again after {counted(facts['iteration'], 'iteration')}"
         facts |= {"status": "interrupted", "reason": facts.get("reason") or when}
         manifest.write_summary(run, **facts)
         cost = f", which {ending.lost()}" if ending else ""

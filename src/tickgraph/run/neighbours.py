@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tickgraph.core.words import counted
 from tickgraph.run.manifest import processors
 from tickgraph.run.panel import warn
 
@@ -96,7 +97,7 @@ def warn_of_threads(*threads: int | None) -> None:
     """Warn of numbers of threads far above the processors that this process may use, once of each."""
     most, own = max((number or 0 for number in threads), default=0), processors()
     if most > MANY * own:
-        _warn_once(f"{most} threads on {own} processor{'' if own == 1 else 's'}: they wait for one another; use fewer")
+        _warn_once(f"{most} threads on {counted(own, 'processor')}: they wait for one another; use fewer")
 
 
 @functools.cache

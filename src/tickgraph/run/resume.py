@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.words import counted
 from tickgraph.run import checkpoint, manifest
 from tickgraph.run.config import Task
 from tickgraph.run.folder import RunFolder
@@ -97,7 +98,7 @@ def _of_rate(task: Task, iterations: int, horizon: int, changed: Sequence[str]) 
     train = task.train
     if "train.lr_iterations" in changed and (train.lr_iterations or train.iterations) != horizon:
         over = train.lr_iterations or train.iterations
-        return [f"the learning rate now falls over {over} iterations: it jumps to that curve"]
+        return [f"the learning rate now falls over {counted(over, 'iteration')}: it jumps to that curve"]
     if train.iterations == iterations:
         return []
     train.lr_iterations = horizon
@@ -106,8 +107,8 @@ def _of_rate(task: Task, iterations: int, horizon: int, changed: Sequence[str]) 
     else:
         rest = "the run ends before the schedule does"
     return [
-        f"{train.iterations} iterations instead of {iterations}: the learning rate keeps its horizon of {horizon} "
-        f"iterations, and {rest} (--train.lr-iterations sets another horizon)"
+        f"{counted(train.iterations, 'iteration')} instead of {iterations}: the learning rate keeps its horizon of "
+        f"{counted(horizon, 'iteration')}, and {rest} (--train.lr-iterations sets another horizon)"
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tickgraph.core.words import counted
 from tickgraph.env.env import Env
 from tickgraph.learn.metrics import skipped
 from tickgraph.learn.update import UpdateCycle
@@ -102,14 +103,14 @@ class Rows:
         self._log.write(row)
         self._ending.overflow = {name: count for name, count in overflow.items() if count}
         for check in checks:
-            self._warn_once(iteration, str(check["name"]), f"{check['count']} worlds so far: {check['why']}")
+            self._warn_once(iteration, str(check["name"]), f"{counted(check['count'], 'world')} so far: {check['why']}")
         for name, text in skipped(row):
             self._warn_once(iteration, name, text)
         if new := [name for name in self._ending.overflow if name not in self._told]:
             # Asks the device, which is worth it: this comes once a capacity.
             advice = {line.partition(":")[0]: line.partition(": ")[2] for line in self._env.sim.overflow_advice()}
             for name in new:
-                text = f"the simulation exceeded {name} {overflow[name]} times"
+                text = f"the simulation exceeded {name} {counted(overflow[name], 'time')}"
                 self._warn_once(iteration, name, advice.get(name, text))
         self._panel.update(row, self._progress(iteration, self._wall_at_row))
 

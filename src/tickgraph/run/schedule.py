@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from tickgraph.core.words import counted
 from tickgraph.run.config import TrainCfg
 
 
@@ -39,7 +40,7 @@ class Ending:
         if self.iteration == 0:
             return "loses nothing, as no iteration is over"
         if saved >= self.iteration:
-            return f"loses nothing of its {self.iteration} iterations"
+            return f"loses nothing of its {counted(self.iteration, 'iteration')}"
         return f"loses what came after iteration {saved}"
 
     def facts(self) -> dict[str, Any]:

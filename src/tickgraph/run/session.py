@@ -12,6 +12,7 @@ from typing import Any
 
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.memory import memory_for
+from tickgraph.core.words import counted
 from tickgraph.env.late import of_term
 from tickgraph.run import checkpoint, folder, manifest
 from tickgraph.run.config import Task
@@ -186,7 +187,7 @@ def _close(
         manifest.write_summary(run, **ending.facts())
         say(f"{ending.reason}; go on with: tickgraph train --resume {_quoted(run.path)}")
         return EXIT_INTERRUPTED
-    say(f"trained {ending.iteration} iterations; evaluating {task.evaluation.episodes} episodes")
+    say(f"trained {counted(ending.iteration, 'iteration')}; evaluating {counted(task.evaluation.episodes, 'episode')}")
     judged: dict[str, Any] = {"trained": evaluate(task, policy)}
     if task.evaluation.untrained:
         judged["untrained"] = evaluate(task, None)
@@ -305,7 +306,7 @@ def _how(trainer: Trainer) -> str:
     threads = facts["threads"]
     overlap = ", updates beside ticks" if facts["overlap"] else ""
     return (
-        f"{facts['num_envs']} worlds on {facts['device']}, backend {facts['backend']}, "
+        f"{counted(facts['num_envs'], 'world')} on {facts['device']}, backend {facts['backend']}, "
         f"execution {', '.join(modes)}{overlap}, "
         f"threads: physics {threads['physics']}, tick {threads['tick']}, update {threads['update']}"
     )

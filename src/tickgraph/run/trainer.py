@@ -15,6 +15,7 @@ from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, ILLEGAL, resolve_execution
+from tickgraph.core.words import counted
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.explore import Explorer
@@ -340,7 +341,7 @@ class Trainer:
 
     def _name_ending(self, last: int) -> None:
         train, ending = self.task.train, self.ending
-        where = f"{ending.iteration} of {train.iterations} iterations"
+        where = f"{ending.iteration} of {counted(train.iterations, 'iteration')}"
         if ending.iteration >= train.iterations:
             ending.finished, ending.reason = True, None
         elif self._interrupts.requested:

@@ -16,6 +16,7 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.room import check_room
+from tickgraph.core.words import counted
 from tickgraph.robots.mj import load_mujoco
 from tickgraph.sim.backend import LAST_SUBSTEP, Backend
 from tickgraph.sim.mjcf import one_line
@@ -78,7 +79,7 @@ class MujocoBackend(Backend):
         """Refuse more worlds than the machine has memory for, by what MuJoCo's own data of one takes at least."""
         data = self._mujoco.MjData(self.scene.mjmodel)
         wanted = num_envs * (int(data.nbuffer) + _WORLD_BYTES)
-        what = f"an environment of {num_envs} worlds"
+        what = f"an environment of {counted(num_envs, 'world')}"
         check_room(wanted, torch.device("cpu"), what, "use fewer worlds (num_envs, in an evaluation its episodes)")
 
     def advance_and_refresh(self, n: int) -> None:
