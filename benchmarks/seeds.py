@@ -54,6 +54,7 @@ from pathlib import Path
 from typing import Any
 
 from tickgraph.bench._options import MOST_WORLDS, Parser, count, counts, run_script
+from tickgraph.bench._result import is_number
 from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.words import counted
@@ -492,7 +493,7 @@ def ratios_of(rows: list[dict[str, Any]], manifest: dict[str, Any], task: str, w
 
 def numbers_of(figures: dict[str, Any]) -> dict[str, float]:
     """Return those figures of an evaluation that are numbers."""
-    return {name: value for name, value in figures.items() if isinstance(value, int | float)}
+    return {name: value for name, value in figures.items() if is_number(value)}
 
 
 def judged_of(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -614,8 +615,8 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
         most = MOST_WORLDS if name == "num_envs" else MOST_REPEATS
         setattr(options, name, value if given is None else count(f"--{name.replace('_', '-')}", given, most=most))
     for name in ("gpus", "reference_gpus"):
-        if getattr(options, name):
-            counts(f"--{name.replace('_', '-')}", getattr(options, name), least=0)
+        if given := getattr(options, name):
+            setattr(options, name, ",".join(map(str, counts(f"--{name.replace('_', '-')}", given, least=0))))
     if options.limit_s is not None and not 0.0 < options.limit_s < math.inf:
         parser.error(f"argument --limit-s: {options.limit_s} is no time, expected more than 0 seconds")
     options.families = (options.only,) if options.only else FAMILIES

@@ -40,6 +40,11 @@ def test_a_wrong_option_is_one_line(seeds, words, text):
     assert text in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_gpus_are_numbers_however_they_are_written(seeds):
+    options = seeds.parsed(["--gpus", "0, 1", "--reference-gpus", "01"])
+    assert (options.gpus, options.reference_gpus) == ("0,1", "1")
+
+
 @pytest.mark.parametrize(("path", "text"), [("-", "a stream takes only results"), ("none/x.json", "No such file")])
 def test_a_result_that_cannot_be_kept_is_refused_before_anything_is_played(seeds, path, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ import torch
 from run_toys import TASK, TINY, equal, heard, resume, rows, start, state, train
 
 from tickgraph import cli
+from tickgraph.core.words import counted
 from tickgraph.run import checkpoint, manifest, session
 from tickgraph.run.evaluate import evaluation_seed
 from tickgraph.run.folder import RunFolder
@@ -55,27 +56,29 @@ def test_a_run_leaves_everything_that_its_folder_promises() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "figure", "text"),
+    ("words", "figure", "noun", "text"),
     [
-        ("--train.algo.v-max 3e38", "skipped_updates", "updates were left out, as their loss or gradient was not"),
-        ("--env.rewards.upright.weight 1e30", "skipped_rewards", "rewards counted as 0 in the scale that rewards are"),
+        ("--train.algo.v-max 3e38", "skipped_updates", "update", "left out, as loss or gradient was not finite"),
+        ("--env.rewards.upright.weight 1e30", "skipped_rewards", "reward", "counted as 0 in the scale that rewards"),
         (
             "--algo sac --train.algo.target-entropy-ratio 1e38",
             "skipped_temperature_steps",
-            "steps of the temperature were left out, as its loss was not finite",
+            "step",
+            "of the temperature left out, as its loss was not finite",
         ),
-        ("--algo sac --train.algo.v-max 3e38", "skipped_updates", "updates were left out, as their loss or gradient"),
+        ("--algo sac --train.algo.v-max 3e38", "skipped_updates", "update", "left out, as loss or gradient was not"),
     ],
 )
 def test_what_the_learner_leaves_out_is_told_once(
-    words: str, figure: str, text: str, capsys: pytest.CaptureFixture[str]
+    words: str, figure: str, noun: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = rows(train("one", "--iterations", "12", "--evaluation.episodes", "1", *words.split()))
     counts = [row[f"loss/{figure}"] for row in found]
     assert counts[-1] > 0
     told = [line for line in capsys.readouterr().err.splitlines() if f"loss/{figure}" in line]
     first = next(i for i, count in enumerate(counts) if count)
-    assert len(told) == 1 and f"iteration {first + 1}: loss/{figure}: {counts[first]} {text}" in told[0]
+    assert len(told) == 1
+    assert f"iteration {first + 1}: loss/{figure}: {counted(counts[first], noun)} {text}" in told[0]
 
 
 def test_no_interval_without_an_episode_shows_a_number_for_it() -> None:

@@ -8,15 +8,23 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
+from tickgraph.core.words import counted
 from tickgraph.learn.storage import flatten
 
 _SKIPPED = {
-    "skipped_updates": "updates were left out, as their loss or gradient was not finite: nothing is learned from them; "
-    "look at how large rewards, observations and the values of train.algo are",
-    "skipped_rewards": "rewards counted as 0 in the scale that rewards are divided by, as their squares are beyond "
-    "float32: make them smaller",
-    "skipped_temperature_steps": "steps of the temperature were left out, as its loss was not finite: look at how "
-    "large the values of train.algo are",
+    "skipped_updates": (
+        "update",
+        "left out, as loss or gradient was not finite: nothing is learned from that; look at how large rewards, "
+        "observations and the values of train.algo are",
+    ),
+    "skipped_rewards": (
+        "reward",
+        "counted as 0 in the scale that rewards are divided by, as a square is beyond float32: make them smaller",
+    ),
+    "skipped_temperature_steps": (
+        "step",
+        "of the temperature left out, as its loss was not finite: look at how large the values of train.algo are",
+    ),
 }
 
 
@@ -26,9 +34,9 @@ def skipped(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     Args:
         figures: of `Metrics.figures`.
     """
-    for name, text in _SKIPPED.items():
+    for name, (noun, text) in _SKIPPED.items():
         if figures.get(f"loss/{name}"):
-            yield f"loss/{name}", f"{figures[f'loss/{name}']} {text}"
+            yield f"loss/{name}", f"{counted(figures[f'loss/{name}'], noun)} {text}"
 
 
 class Metrics:
