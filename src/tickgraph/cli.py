@@ -423,7 +423,7 @@ def _values(parsed: Parsed) -> list[str]:
     from tickgraph.run.settings import settings
 
     task = _load(Parsed(parsed.subject, parsed.options))
-    rows = ((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.value}]") for s in settings(task))
+    rows = ((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.shown}]") for s in settings(task))
     head = f"values of {task.name} with {task.algo} that can be changed (its own in brackets):"
     others = [f"(it also has settings for --algo {', '.join(task.presets)})"] if task.presets else []
     return ["", head, *others, *table(rows)]
