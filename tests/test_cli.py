@@ -144,7 +144,7 @@ def test_the_help_of_a_command_that_takes_values_says_so(command: str, capsys: p
         ("eval absent", "no run 'absent'"),
         ("eval", "needs RUN"),
         ("play absent", "needs --video FILE"),
-        ("play absent --video absent/a.mp4", "could not write absent/a.mp4: No such file or directory"),
+        ("play absent --video absent/a.mp4", "could not write absent/a.mp4: there is no folder absent; make it"),
         ("play absent --runs=", "--runs is empty, expected FOLDER"),
         ("bench colector", "no benchmark 'colector'; did you mean 'collector'"),
     ],

@@ -145,6 +145,14 @@ def test_mujocos_own_timers_share_out_its_steps():
     env.close()
 
 
+def test_names_are_drawn_and_shown_as_they_are(tmp_path, capsys):
+    file = tmp_path / "a[b] $x^{2$.py"
+    file.write_text("from tickgraph.tasks.cartpole import cartpole_swingup\ntask = lambda: cartpole_swingup()\n")
+    assert main(["profile", f"{file}:task", "--num-envs=2", "--ticks=1", f"--out={tmp_path / 'o'}"]) == 0
+    assert capsys.readouterr().out.startswith("a[b] $x^{2$.task, 2 worlds")
+    assert (tmp_path / "o" / "profile.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_command_writes_tables_picture_and_trace(tmp_path, capsys):
     out, copy = tmp_path / "here", tmp_path / "copy.json"
     words = f"profile {TASK} --num-envs 8 --ticks 3 --backend mujoco --out {out} --json {copy}".split()

@@ -74,12 +74,17 @@ def plot_learning_curve(run: RunFolder, title: str) -> Path:
         raise TickgraphError(f"{run.metrics} has no rows yet; train a little longer")
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(drawable(title), parse_math=False)
     for axes, (name, x, y) in zip(figure.subplots(2, 2).flat, curves, strict=True):
         axes.plot(x, y, linewidth=1.2, marker="." if len(x) < 30 else "")
         axes.set(xlabel="env steps", ylabel=name)
         axes.grid(alpha=0.3)
     return save_figure(figure, run.plots / "learning_curve.png")
+
+
+def drawable(name: str) -> str:
+    """Return a name as a picture can show it: bytes that are no text in this locale are escaped, as on a terminal."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
