@@ -13,7 +13,7 @@ from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
 from tickgraph.run.files import make_folder, write_json
 from tickgraph.run.manifest import result_header
-from tickgraph.run.plot import drawable
+from tickgraph.run.plot import drawable, save_figure
 from tickgraph.sim.platform import resolve_platform
 
 SHOWN_SITES = 12  # allocations beyond these are summed up; whatever hurts more is always shown
@@ -132,4 +132,4 @@ def draw(result: dict[str, Any], path: Path) -> None:
     title = f"{result['task']}, {result['num_envs']} worlds, {result['backend']} on {result['device']}"
     axes.set_title(drawable(title), parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)

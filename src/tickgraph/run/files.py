@@ -15,6 +15,8 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.run.output import descriptor_of, is_stream, write_stream
 
 TEMPORARY = ".tmp-"
+# Of what another program or library writes, which does not say why it failed.
+NO_ROOM = "is the disk full, or is there a limit on the size of files (`ulimit -f`)?"
 
 
 def plain(value: Any) -> Any:
@@ -208,10 +210,7 @@ def keep_film(temporary: Path, path: Path) -> None:
     if size == 0:
         raise TickgraphError(f"could not write {path}: ffmpeg wrote nothing; what it says stands above")
     if not _is_whole_mp4(temporary):
-        raise TickgraphError(
-            f"could not write {path}: the film was cut short after {size} bytes; is the disk full, or is there a limit "
-            "on the size of files (`ulimit -f`)?"
-        )
+        raise TickgraphError(f"could not write {path}: the film was cut short after {size} bytes; {NO_ROOM}")
     temporary.replace(path)
 
 

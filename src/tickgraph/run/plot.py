@@ -87,10 +87,10 @@ def drawable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as a png, whose folder in the run is made; returns the file."""
+def save_figure(figure: Figure, path: Path, dpi: int = 110) -> Path:
+    """Write a figure as a png, whose folder is made; returns the file."""
     make_folder(path.parent)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do
-        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
+        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=dpi))
     return path
