@@ -19,7 +19,7 @@ from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
 from tickgraph.run.files import write_error
 from tickgraph.run.output import UNPRINTED, open_closed_streams, silence, words_beside_result
-from tickgraph.run.packages import check_compiler_cache, missing_package
+from tickgraph.run.packages import check_compiler_cache, check_current_folder, import_fault
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt
 from tickgraph.run.startup import process_began, rare_collections
 
@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     logging.basicConfig(format="warning: %(message)s")
     logging.raiseExceptions = False  # a reader of stderr that has gone is no fault
     try:
+        check_current_folder()
         with words_beside_result(words):
             code = _dispatch(words, interrupts, began)
         sys.stdout.flush()
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
             error = write_error(Path("-"), error)
         if "--debug" in words:
             traceback.print_exc()
-        error = missing_package(error) or error
+        error = import_fault(error) or error
         if isinstance(error, MemoryError | RuntimeError):
             from tickgraph.core.memory import out_of_memory
 
