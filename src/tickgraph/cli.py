@@ -20,7 +20,7 @@ from tickgraph.run.commands import COMMANDS
 from tickgraph.run.files import write_error
 from tickgraph.run.output import UNPRINTED, open_closed_streams, silence, words_beside_result
 from tickgraph.run.packages import check_compiler_cache, check_current_folder, import_fault
-from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt
+from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt, interrupted
 from tickgraph.run.startup import process_began, rare_collections
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         print(f"tickgraph: {named}", file=sys.stderr)
         return EXIT_USER_ERROR
     except Exception as error:
+        if interrupted():
+            return EXIT_INTERRUPTED
         if isinstance(error, OSError) and error.filename is None and error.errno in UNPRINTED:
             silence(sys.stdout)
             if error.errno == errno.EPIPE:
