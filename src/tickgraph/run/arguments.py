@@ -16,6 +16,9 @@ _ELSEWHERE = {
     ("train", "load-run"): "a run goes on by --resume RUN, from its newest checkpoint",
     ("", "checkpoint"): "its newest whole checkpoint is used: `tickgraph {command} RUN`",
     ("", "load-run"): "RUN stands without an option: `tickgraph {command} RUN`",
+    ("eval", "num-envs"): "did you mean --episodes?",
+    ("play", "num-envs"): "did you mean --worlds?",
+    ("play", "video-length"): "did you mean --seconds?",
     ("train", "video"): "a film is made at the end, unless --no-video",
 }
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*(\.\w+)+=")  # a.b=value, as Hydra takes it
@@ -129,7 +132,9 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
         expected = 1 if option.value else 0
         if len(values) != expected:
             takes = f"one value, {option.value}" if expected else "no value"
-            raise TickgraphError(f"{name} takes {takes}; given: {' '.join(values) or 'nothing'}")
+            behind = command.subject and parsed.subject is None and len(values) == expected + 1
+            first = f"; {command.subject} stands first: `tickgraph {command.name} {values[-1]} ...`" if behind else ""
+            raise TickgraphError(f"{name} takes {takes}; given: {' '.join(values) or 'nothing'}{first}")
         if values and not values[0] and not option.setting:
             raise TickgraphError(f"{name} is empty, expected {option.value}")
         if option.setting:
