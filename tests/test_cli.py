@@ -90,20 +90,52 @@ def test_help_for_a_task_lists_its_values(capsys: pytest.CaptureFixture[str]) ->
     assert lines["--train.device"].endswith(" one of auto, cpu, cuda, cuda:N [auto]")
     assert lines["--train.execution"].endswith(" one of auto, eager, compile, graph [auto]")
     assert not [line for name, line in lines.items() if name.startswith("--train.") and " text [" in line]
+    assert lines["--env.scene.entities.robot.model"].endswith(" text [tickgraph.robots.cartpole:cartpole_spec]")
+    assert " at 0x" not in shown
+
+
+@pytest.mark.parametrize("command", ["describe", "check", "train", "eval", "play", "profile"])
+def test_the_help_of_a_command_that_takes_values_says_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--help"]) == 0
+    assert "Any value of " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         ("trian", "no command 'trian'; did you mean 'train'"),
-        ("list --jsn f", "no option --jsn; did you mean json"),
+        ("list --jsn f", "no option --jsn; did you mean --json?"),
         ("list extra", "'extra' stands where an option was expected"),
         ("describe", "needs TASK"),
         ("describe cartpole_swingp", "did you mean 'cartpole_swingup'"),
         ("check nothing.py:make", "no task file"),
         ("train", "needs TASK, or --resume RUN"),
         ("train cartpole_swingup --seed", "--seed takes one value, N; given: nothing"),
-        ("train cartpole_swingup --sead 3", "no option --sead; did you mean seed"),
+        ("train cartpole_swingup --sead 3", "no option --sead; did you mean --seed?"),
+        ("train cartpole_swingup --num_env 3", "no option --num_env; did you mean --num-envs?"),
+        ("train cartpole_swingup --num_envs=0", "num_envs is 0, expected a whole number of at least 1"),
+        ("train cartpole_swingup --max_iterations 5", "did you mean --iterations?"),
+        ("train --task cartpole_swingup", "TASK stands without an option: `tickgraph train TASK`"),
+        ("play --task x", "RUN stands without an option: `tickgraph play RUN`"),
+        ("train cartpole_swingup --headless", "no command opens a window; leave it out"),
+        ("train cartpole_swingup --load_run x", "a run goes on by --resume RUN, from its newest checkpoint"),
+        ("train cartpole_swingup --checkpoint x", "a run goes on by --resume RUN, from its newest checkpoint"),
+        ("eval --load_run x", "RUN stands without an option: `tickgraph eval RUN`"),
+        ("eval --checkpoint=x.pt", "its newest whole checkpoint is used: `tickgraph eval RUN`"),
+        ("train cartpole_swingup --video", "a film is made at the end, unless --no-video"),
+        ("eval a --num_envs 4", "no option --num_envs; did you mean --episodes?"),
+        ("play a --num_envs 4", "no option --num_envs; did you mean --worlds?"),
+        ("play a --video_length 200", "no option --video_length; did you mean --seconds?"),
+        (
+            "train --seed 3 cartpole_swingup",
+            "given: 3 cartpole_swingup; TASK stands first: `tickgraph train cartpole_s",
+        ),
+        ("play --video a.mp4 runs/a", "given: a.mp4 runs/a; RUN stands first: `tickgraph play runs/a ...`"),
+        ("train --no-video cartpole_swingup", "takes no value; given: cartpole_swingup; TASK stands first"),
+        ("doctor --headless", "see `tickgraph doctor --help`"),
+        ("train cartpole_swingup env.rewards.upright.weight=2", "did you mean --env.rewards.upright.weight=2?"),
+        ("train cartpole_swingup --rewards.upright.weight 2", "did you mean --env.rewards.upright.weight?"),
+        ("bench train cartpole_swingup --num_envs 0", "--num-envs is '0', expected a whole number of at least 1"),
         ("train cartpole_swingup --seed x", "train.seed is 'x', expected a whole number"),
         ("train cartpole_swingup --num-envs 0", "num_envs is 0, expected a whole number of at least 1"),
         ("train cartpole_swingup --num-envs -4", "num_envs is -4"),
@@ -121,7 +153,7 @@ def test_help_for_a_task_lists_its_values(capsys: pytest.CaptureFixture[str]) ->
         ("eval absent", "no run 'absent'"),
         ("eval", "needs RUN"),
         ("play absent", "needs --video FILE"),
-        ("play absent --video absent/a.mp4", "could not write absent/a.mp4: No such file or directory"),
+        ("play absent --video absent/a.mp4", "could not write absent/a.mp4: there is no folder absent; make it"),
         ("play absent --runs=", "--runs is empty, expected FOLDER"),
         ("bench colector", "no benchmark 'colector'; did you mean 'collector'"),
     ],

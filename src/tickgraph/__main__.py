@@ -2,15 +2,19 @@
 
 import sys
 
-from tickgraph.run.signals import Interrupts
-
 
 def main() -> int:
     """Run the command line as a process of its own; returns its exit code."""
-    interrupts = Interrupts().install() if sys.argv[1:2] == ["train"] else None
-    from tickgraph.cli import main as run
+    try:
+        from tickgraph.run.signals import Interrupts, note_interrupt
 
-    code = run(interrupts=interrupts)
+        interrupts = Interrupts().install() if sys.argv[1:2] == ["train"] else None
+        note_interrupt()
+        from tickgraph.cli import main as run
+
+        code = run(interrupts=interrupts)
+    except KeyboardInterrupt:  # while these were loaded
+        return 130  # EXIT_INTERRUPTED
     if interrupts is not None:
         interrupts.ignore()
     return code

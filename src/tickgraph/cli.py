@@ -19,8 +19,8 @@ from tickgraph.run.arguments import Parsed, parse, table, usage
 from tickgraph.run.commands import COMMANDS
 from tickgraph.run.files import write_error
 from tickgraph.run.output import UNPRINTED, open_closed_streams, silence, words_beside_result
-from tickgraph.run.packages import check_compiler_cache, missing_package
-from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt
+from tickgraph.run.packages import check_compiler_cache, check_current_folder, import_fault
+from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt, interrupted
 from tickgraph.run.startup import process_began, rare_collections
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
     logging.basicConfig(format="warning: %(message)s")
     logging.raiseExceptions = False  # a reader of stderr that has gone is no fault
     try:
+        check_current_folder()
         with words_beside_result(words):
             code = _dispatch(words, interrupts, began)
         sys.stdout.flush()
@@ -72,6 +73,8 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
         print(f"tickgraph: {named}", file=sys.stderr)
         return EXIT_USER_ERROR
     except Exception as error:
+        if interrupted():
+            return EXIT_INTERRUPTED
         if isinstance(error, OSError) and error.filename is None and error.errno in UNPRINTED:
             silence(sys.stdout)
             if error.errno == errno.EPIPE:
@@ -79,7 +82,7 @@ def main(argv: Sequence[str] | None = None, interrupts: Interrupts | None = None
             error = write_error(Path("-"), error)
         if "--debug" in words:
             traceback.print_exc()
-        error = missing_package(error) or error
+        error = import_fault(error) or error
         if isinstance(error, MemoryError | RuntimeError):
             from tickgraph.core.memory import out_of_memory
 
@@ -424,7 +427,7 @@ def _values(parsed: Parsed) -> list[str]:
     from tickgraph.run.settings import settings
 
     task = _load(Parsed(parsed.subject, parsed.options))
-    rows = ((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.value}]") for s in settings(task))
+    rows = ((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.shown}]") for s in settings(task))
     head = f"values of {task.name} with {task.algo} that can be changed (its own in brackets):"
     others = [f"(it also has settings for --algo {', '.join(task.presets)})"] if task.presets else []
     return ["", head, *others, *table(rows)]

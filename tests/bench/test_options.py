@@ -12,7 +12,7 @@ from tickgraph.core.errors import TickgraphError
 @pytest.mark.parametrize("main", [collector.main, learner.main, train.main, verify_learner.main])
 @pytest.mark.parametrize(
     ("path", "reason"),
-    [("", "it is a folder"), ("/none/x.json", "No such file"), ("/dev/fd/77", "Bad file descriptor")],
+    [("", "it is a folder"), ("/none/x.json", "there is no folder"), ("/dev/fd/77", "Bad file descriptor")],
 )
 def test_a_result_that_cannot_be_written_is_refused_at_once(main, path, reason, tmp_path):
     with pytest.raises(TickgraphError, match=reason) as error:
@@ -22,7 +22,7 @@ def test_a_result_that_cannot_be_written_is_refused_at_once(main, path, reason, 
 
 @pytest.mark.parametrize("main", [collector.main, learner.main, train.main])
 @pytest.mark.parametrize(
-    ("path", "reason"), [("x.gif", r"ends in \.png, \.svg, \.pdf"), ("none/x.png", "No such file")]
+    ("path", "reason"), [("x.gif", r"ends in \.png, \.svg, \.pdf"), ("none/x.png", "there is no folder")]
 )
 def test_a_picture_that_cannot_be_drawn_is_refused_at_once(main, path, reason, tmp_path):
     with pytest.raises(TickgraphError, match=reason):

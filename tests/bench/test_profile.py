@@ -1,6 +1,7 @@
 """The profile: it plays the tick that it times, names what would cost a GPU dear, and knows the stages of physics."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from tickgraph.bench import _profile as profile
 from tickgraph.bench import _stages as stages
 from tickgraph.bench._case import Case, build
 from tickgraph.bench._sites import Watch
-from tickgraph.bench._trace import parse
+from tickgraph.bench._trace import _exported, parse
 from tickgraph.cli import main
+from tickgraph.core.errors import TickgraphError
 from tickgraph.env.config import ObservationTermCfg, RewardTermCfg
 from tickgraph.tasks.registry import load
 
@@ -143,6 +145,29 @@ def test_mujocos_own_timers_share_out_its_steps():
     assert shares["collision"] > 0 and shares["solver"] > 0
     assert all(torch.equal(before[name], value) for name, value in env.state_dict().items())
     env.close()
+
+
+def test_names_are_drawn_and_shown_as_they_are(tmp_path, capsys):
+    file = tmp_path / "a[b] $x^{2$.py"
+    file.write_text("from tickgraph.tasks.cartpole import cartpole_swingup\ntask = lambda: cartpole_swingup()\n")
+    assert main(["profile", f"{file}:task", "--num-envs=2", "--ticks=1", f"--out={tmp_path / 'o'}"]) == 0
+    assert capsys.readouterr().out.startswith("a[b] $x^{2$.task, 2 worlds")
+    assert (tmp_path / "o" / "profile.png").read_bytes().startswith(b"\x89PNG")
+
+
+class Profiler:
+    """Writes a trace as torch does where the disk gets full: a part of it under another name, and no word."""
+
+    def export_chrome_trace(self, path):
+        Path(f"{path}.tmp").write_text('{"traceEvents": [')
+
+
+def test_a_trace_that_cannot_be_kept_is_one_line(tmp_path):
+    kept = tmp_path / "trace.json"
+    kept.write_text('{"traceEvents": []}')  # of an earlier profile: not to be taken for this one's
+    with pytest.raises(TickgraphError, match="trace.json: the profiler's trace is not whole; is the disk full, or"):
+        _exported(Profiler(), kept)
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
 
 
 def test_the_command_writes_tables_picture_and_trace(tmp_path, capsys):

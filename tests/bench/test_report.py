@@ -12,6 +12,7 @@ from test_result import result
 
 from tickgraph.bench import report
 from tickgraph.bench._bars import ADVANCE_BAR, BAR_BLOCKS
+from tickgraph.bench._report_other import Panel, draw
 from tickgraph.bench._result import write_result
 from tickgraph.core.errors import TickgraphError
 
@@ -70,6 +71,19 @@ def test_two_results_of_one_case_are_drawn_each_with_its_own_times() -> None:
     (first,), (second,) = (list(report._groups(one)) for one in (before, after))
     assert (first.bars, second.bars) == ({"tick": 1.4, "physics": 1.4}, {"tick": 0.7, "physics": 1.4})
     assert first.over.endswith("1.070") and second.over.endswith("0.500")
+
+
+def test_names_of_tasks_are_shown_and_drawn_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value, name = result(), "a[b].$x^{2$"
+    for row in [*value["results"], *value["ratios"]]:
+        row["task"] = name
+    path = tmp_path / "result.json"
+    write_result(path, value)
+    assert report.main([str(path), "--plot", str(tmp_path / "a.png")]) == 0
+    assert name in capsys.readouterr().out
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    draw([Panel("ms", title=name, curves={"tick": [(1.0, 2.0)]})], tmp_path / "b.png")
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_table_keeps_its_headings_where_nothing_is_a_terminal(

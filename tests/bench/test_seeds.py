@@ -45,7 +45,7 @@ def test_gpus_are_numbers_however_they_are_written(seeds):
     assert (options.gpus, options.reference_gpus) == ("0,1", "1")
 
 
-@pytest.mark.parametrize(("path", "text"), [("-", "a stream takes only results"), ("none/x.json", "No such file")])
+@pytest.mark.parametrize(("path", "text"), [("-", "a stream takes only results"), ("none/x.json", "no folder none;")])
 def test_a_result_that_cannot_be_kept_is_refused_before_anything_is_played(seeds, path, text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TickgraphError, match=text):

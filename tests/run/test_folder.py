@@ -78,6 +78,8 @@ def test_a_run_is_found_by_path_or_below_the_root(tmp_path: Path) -> None:
         folder.find(str(run.config))
     with pytest.raises(TickgraphError, match="there is no run 'task/oen'"):
         folder.find("task/oen", tmp_path)
+    with pytest.raises(TickgraphError, match="there is no run 'one'; did you mean '.*/task/one'"):
+        folder.find("one", tmp_path)
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:

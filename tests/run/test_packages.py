@@ -41,6 +41,36 @@ def test_a_missing_package_is_one_line(module: str, words: str, tmp_path: Path) 
     assert not list(tmp_path.iterdir())  # nothing ran
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1", "check cartpole_swingup"),
+        ("x = 1", "doctor"),
+        ("raise ImportError('no')", "check cartpole_swingup"),
+    ],
+)
+def test_a_module_in_the_place_of_a_package_is_named(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(text)
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from tickgraph.cli import main; sys.exit(main(sys.argv[2:]))"
+    command = [sys.executable, "-c", code, str(tmp_path), *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"tickgraph: {tmp_path}/torch.py stands in the place of the package 'torch', which is in /")
+    assert line.endswith("torch/__init__.py; rename it, or take its folder out of PYTHONPATH")
+
+
+@pytest.mark.parametrize("words", ["check cartpole_swingup", "eval a", "train cartpole_swingup", "doctor"])
+def test_a_current_folder_that_was_deleted_is_one_line(words: str, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); from tickgraph.cli import main; "
+    command = [sys.executable, "-c", f"{code}sys.exit(main(sys.argv[1:]))", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr == "tickgraph: the current folder was deleted; change into one that is there\n"
+    assert done.returncode == 2
+
+
 def test_what_a_task_of_ones_own_imports_keeps_its_message() -> None:
     try:
         import yaml.absent  # noqa: F401

@@ -39,6 +39,8 @@ def test_a_title_in_any_script_is_drawn(tmp_path: Path, recwarn: pytest.Warnings
     log = MetricsLog(run)
     log.write({"iteration": 1, "env_steps": 10, "episode_return": 1.0})
     log.close()
-    path = plot_learning_curve(run, "机器人 $x_ 🤖")
-    assert path.read_bytes().startswith(b"\x89PNG")
+    for title in ("机器人 $x_ 🤖", "L\udcc3\udca4ufe"):  # the second as a C locale reads Läufe
+        path = plot_learning_curve(run, title)
+        assert path.read_bytes().startswith(b"\x89PNG")
+        path.unlink()
     assert not [warning for warning in recwarn if "Glyph" in str(warning.message)]

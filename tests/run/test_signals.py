@@ -78,6 +78,38 @@ def test_a_command_that_films_ends_by_each_signal_as_by_the_first(number: signal
     assert _run("command", "obey", number) == (0, "removed at \nsaved after None\n", "")
 
 
+COMMAND = """
+import os, signal, sys
+import tickgraph.__main__ as program
+how, module = sys.argv.pop(), sys.argv.pop()
+class Loading:
+    def find_spec(self, name, *_):
+        if name == module:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("initialization failed") if how == "made-another-error" else KeyboardInterrupt
+sys.meta_path.insert(0, Loading())
+sys.exit(program.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "how"),
+    [
+        ("tickgraph.run.signals", "plainly"),
+        ("tickgraph.cli", "plainly"),
+        ("tickgraph.tasks.registry", "plainly"),
+        ("tickgraph.tasks.registry", "made-another-error"),  # as modules of libraries do that are being loaded
+    ],
+)
+def test_ctrl_c_while_a_command_loads_ends_it_without_a_word(module: str, how: str) -> None:
+    command = [sys.executable, "-c", COMMAND, "list", module, how]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    done = subprocess.run(command, preexec_fn=_as_at_a_terminal, **pipes)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_under_nohup_a_closed_terminal_is_no_reason_to_stop() -> None:
     done = _run("loop", "obey", signal.SIGHUP, signal.SIGTERM, before=("nohup",))
     assert done[:2] == (0, "saved after SIGTERM\n")

@@ -65,6 +65,19 @@ def test_a_film_that_is_interrupted_leaves_neither_a_file_nor_ffmpeg(tmp_path, p
     assert not list(tmp_path.iterdir())
 
 
+def test_a_film_whose_ffmpeg_ends_early_is_one_line(tmp_path, monkeypatch):
+    started, made = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **more: started.append(made(*words, **more)) or started[0])
+    line = r"film\.mp4: ffmpeg ended before the film; is the disk full, [^\n]*$"
+    with pytest.raises(TickgraphError, match=line), film(tmp_path / "film.mp4", (64, 48), 10) as add:
+        add(bytes(64 * 48 * 3))
+        started[0].kill()
+        started[0].wait(timeout=10)
+        for _ in range(100):
+            add(bytes(64 * 48 * 3))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_film_under_its_name_has_every_picture(tmp_path):
     with film(tmp_path / "film.mp4", (64, 48), 10) as add:
         for value in range(5):

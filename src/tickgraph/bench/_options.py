@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tickgraph.core.bounds import MOST_REPEATS
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.fields import shown
 from tickgraph.core.rng import MOST_ROWS
+from tickgraph.run.arguments import dashed
 from tickgraph.run.files import check_result, check_target
 from tickgraph.run.panel import tell
 
@@ -28,7 +29,11 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises TickgraphError instead of printing its usage."""
+    """A parser that raises TickgraphError instead of printing its usage; "_" in an option's name is "-"."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """Read the words; argparse's other entry points call this one."""
+        return super().parse_known_args([dashed(word) for word in (sys.argv[1:] if args is None else args)], namespace)
 
     def error(self, message: str) -> NoReturn:
         raise TickgraphError(f"{self.prog}: {message}; see `{self.prog} --help`")

@@ -14,6 +14,7 @@ from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
 from tickgraph.run.files import make_folder, write_json
 from tickgraph.run.manifest import result_header
+from tickgraph.run.plot import drawable, save_figure
 from tickgraph.sim.platform import resolve_platform
 
 SHOWN_SITES = 12  # allocations beyond these are summed up; whatever hurts more is always shown
@@ -57,7 +58,7 @@ def show(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     over = f"{result['tick_ms']:.3f} ms a tick over {counted(result['ticks'], 'tick')}"
     console.print(f"{_case(result)}, eager: {over}, clock: {result['clock']}")
     on_gpu = any("device_ms" in row for row in result["parts"])
@@ -121,15 +122,17 @@ def draw(result: dict[str, Any], path: Path) -> None:
             axes.barh(name, value, left=left, color=color, edgecolor="white", linewidth=0.5)
             if value > 0.011 * len(part) * widest:
                 text = f"{part}\n{value:.2f}"
-                axes.text(left + value / 2, name, text, ha="center", va="center", fontsize=7)
+                axes.text(left + value / 2, name, text, ha="center", va="center", fontsize=7, parse_math=False)
             left += value
     handles = [axes.barh(0, 0, color=color) for color in colors.values()]
-    figure.legend(handles, list(colors), loc="outside right upper", fontsize=7, frameon=False)
+    legend = figure.legend(handles, list(colors), loc="outside right upper", fontsize=7, frameon=False)
+    for entry in legend.get_texts():
+        entry.set_parse_math(False)  # names of terms are shown as they are, with dollars
     axes.invert_yaxis()
     axes.set_xlabel("mean ms a tick, played eager")
-    axes.set_title(_case(result))
+    axes.set_title(drawable(_case(result)), parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)
 
 
 def _case(result: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from tickgraph.bench._result import finite, is_number, whole
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.files import read_json
+from tickgraph.run.plot import drawable
 
 KERNELS = 15  # bars of a trace, those first that took longest
 _COLORS = {"fast": "#1f4e9c", "reference": "#b5573f", "trained": "#1f4e9c", "untrained": "#b5573f"}
@@ -255,7 +256,7 @@ def draw(found: Sequence[Panel], path: Path) -> None:
             _draw_bars(panel, axes)
         else:
             axes.set(xlabel=panel.x, ylabel=panel.label)
-        axes.set_title(panel.title, fontsize=9)
+        axes.set_title(drawable(panel.title), fontsize=9, parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
         if len(panel.curves) > 1 or len(panel.bars) > 1:
             axes.legend(frameon=False, fontsize=7)

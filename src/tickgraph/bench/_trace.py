@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tickgraph.core.errors import TickgraphError
+from tickgraph.run.files import NO_ROOM, TEMPORARY, write_error
+
 WINDOW = "bench/window"
 _HOST = ("cuda_runtime", "cuda_driver")
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -132,10 +135,27 @@ def record(work: Callable[[], object], keep: Path | None = None, cuda: bool = Tr
     finally:
         gc.enable()
     with tempfile.TemporaryDirectory() as folder:
-        path = keep if keep is not None else Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        trace = read(path)
+        trace = _exported(profiler, keep if keep is not None else Path(folder) / "trace.json")
     return trace.during(trace.range(WINDOW))
+
+
+def _exported(profiler: Any, path: Path) -> Trace:
+    """Write a profiler's trace and return it; torch does not say where it could not write, or not all of it."""
+    made = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        profiler.export_chrome_trace(str(made))
+        try:
+            trace = read(made)
+        except (OSError, ValueError) as error:
+            raise TickgraphError(f"could not write {path}: the profiler's trace is not whole; {NO_ROOM}") from error
+        try:
+            made.replace(path)
+        except OSError as error:
+            raise write_error(path, error) from error
+    finally:
+        for left in (made, made.with_name(f"{made.name}.tmp")):  # the second is torch's own way to write the first
+            left.unlink(missing_ok=True)
+    return trace
 
 
 def read(path: Path) -> Trace:

@@ -14,6 +14,7 @@ from tickgraph.bench._result import finite, read_result, whole
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.words import counted
 from tickgraph.run.files import read_json
+from tickgraph.run.plot import drawable
 
 _KEY = ("task", "backend", "device", "num_envs", "scenario")
 # What is written over a group of bars, by benchmark, and what a bar is the time of.
@@ -104,13 +105,13 @@ def _say(parts: Sequence[Any]) -> None:
     """Print lines and tables, each as wide as it is: what is cut or wrapped cannot be read or searched in a file."""
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     for part in parts:
         if not isinstance(part, str):
             console.width = max(
                 console.width, console.measure(part, options=console.options.update(width=1000)).maximum
             )
-        console.print(part, markup=False)
+        console.print(part)
 
 
 def _shown(result: dict[str, Any]) -> Iterator[Any]:
@@ -428,7 +429,7 @@ def _draw(groups: Sequence[_Group], kinds: Sequence[str], path: Path) -> None:
             label = "floor" if position == 0 else None
             axes.plot(ends, [group.floor] * 2, color="#222222", linewidth=1.2, label=label)
         axes.text(position, max(group.bars.values()), group.over, ha="center", va="bottom", fontsize=9)
-    axes.set_xticks(range(len(groups)), [group.label for group in groups], fontsize=9)
+    axes.set_xticks(range(len(groups)), [drawable(group.label) for group in groups], fontsize=9, parse_math=False)
     axes.set_ylabel(f"median ms {unit}")
     axes.margins(y=0.18)
     if key == "over_floor":

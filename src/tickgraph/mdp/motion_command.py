@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from os.path import expanduser  # unlike Path's, leaves what has no home as it is
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -314,4 +315,4 @@ class MotionCommandCfg(CommandTermCfg):
 
 def _full_path(reference: str) -> str:
     find(reference)
-    return str(Path(reference).expanduser().absolute())
+    return str(Path(expanduser(reference)).absolute())

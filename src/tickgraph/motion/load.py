@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
+from os.path import expanduser  # unlike Path's, leaves what has no home as it is
 from pathlib import Path
 
 from tickgraph.core.errors import TickgraphError, nearby
@@ -62,7 +63,7 @@ def find(reference: str) -> list[Path]:
         return [own[reference]]
     if not reference.strip():
         raise TickgraphError(f"{reference!r} names no clip; give a clip's name, a motion file or a folder of them")
-    path = Path(reference).expanduser()
+    path = Path(expanduser(reference))
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", ".csv") and file.is_file())
         if not files:

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tickgraph.core.errors import TickgraphError, nearby
+
+# What other trainers' options are here, by the command that is given them, or by any ("").
+_ELSEWHERE = {
+    ("", "task"): "{subject} stands without an option: `tickgraph {command} {subject}`",
+    ("", "headless"): "no command opens a window; leave it out",
+    ("train", "checkpoint"): "a run goes on by --resume RUN, from its newest checkpoint",
+    ("train", "load-run"): "a run goes on by --resume RUN, from its newest checkpoint",
+    ("", "checkpoint"): "its newest whole checkpoint is used: `tickgraph {command} RUN`",
+    ("", "load-run"): "RUN stands without an option: `tickgraph {command} RUN`",
+    ("eval", "num-envs"): "did you mean --episodes?",
+    ("play", "num-envs"): "did you mean --worlds?",
+    ("play", "video-length"): "did you mean --seconds?",
+    ("train", "video"): "a film is made at the end, unless --no-video",
+}
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*(\.\w+)+=")  # a.b=value, as Hydra takes it
 
 
 @dataclass(frozen=True)
@@ -83,8 +99,15 @@ def split(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         elif groups:
             groups[-1][1].append(word)
         else:
-            raise TickgraphError(f"{word!r} stands where an option was expected; options begin with --")
+            hint = f"did you mean --{word}?" if _ASSIGNED.match(word) else "options begin with --"
+            raise TickgraphError(f"{word!r} stands where an option was expected; {hint}")
     return iter(groups)
+
+
+def dashed(word: str) -> str:
+    """Return a word as options are compared, "_" in their names as "-"; other words, and values, as they are."""
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if word.startswith("--") else word
 
 
 def parse(command: Command, words: Sequence[str]) -> Parsed:
@@ -100,18 +123,18 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
     own = {option.name: option for option in command.options}
     setters: dict[str, str] = {}
     for name, values in split(words):
-        option = own.get(name[2:])
+        option = own.get(dashed(name)[2:])
         if option is None and command.overrides and "." in name:
             parsed.overrides += [name, *values]
             continue
         if option is None:
-            full = "a value of the task goes by its full path, " if command.overrides else ""
-            hint = nearby(name[2:], own).replace("'", "") or f"{full}see `tickgraph {command.name} --help`"
-            raise TickgraphError(f"`tickgraph {command.name}` has no option {name}; {hint}")
+            raise TickgraphError(f"`tickgraph {command.name}` has no option {name}; {_instead(command, name, own)}")
         expected = 1 if option.value else 0
         if len(values) != expected:
             takes = f"one value, {option.value}" if expected else "no value"
-            raise TickgraphError(f"{name} takes {takes}; given: {' '.join(values) or 'nothing'}")
+            behind = command.subject and parsed.subject is None and len(values) == expected + 1
+            first = f"; {command.subject} stands first: `tickgraph {command.name} {values[-1]} ...`" if behind else ""
+            raise TickgraphError(f"{name} takes {takes}; given: {' '.join(values) or 'nothing'}{first}")
         if values and not values[0] and not option.setting:
             raise TickgraphError(f"{name} is empty, expected {option.value}")
         if option.setting:
@@ -126,6 +149,17 @@ def parse(command: Command, words: Sequence[str]) -> Parsed:
             f"`tickgraph {command.name}` needs {command.subject}; see `tickgraph {command.name} --help`"
         )
     return parsed
+
+
+def _instead(command: Command, name: str, own: Iterable[str]) -> str:
+    """Return what to give in the place of an option that a command does not have."""
+    word = dashed(name)[2:]
+    known = _ELSEWHERE.get((command.name, word)) or (_ELSEWHERE.get(("", word)) if command.subject else None)
+    if known:
+        return known.format(command=command.name, subject=command.subject)
+    hint = re.sub(r"'([^']+)'", r"--\1", nearby(word, own))
+    full = "a value of the task goes by its full path, " if command.overrides else ""
+    return hint or f"{full}see `tickgraph {command.name} --help`"
 
 
 def usage(command: Command) -> str:

@@ -23,7 +23,8 @@ COMMANDS = {
             "describe",
             "TASK",
             "show a task's spaces, terms and memory",
-            "Show what a task observes, rewards and ends by, and every tensor it keeps, with its bytes.",
+            "Show what a task observes, rewards and ends by, and every tensor it keeps, with its bytes.\n"
+            "Any value of the task can be another one here; `tickgraph describe TASK --help` lists them.",
             (ALGO, NUM_ENVS, BACKEND, JSON, DEBUG),
             overrides=True,
         ),
@@ -32,7 +33,8 @@ COMMANDS = {
             "TASK",
             "find what would keep a task from being compiled or captured",
             "Judge every term of a task in seconds, with no GPU and no compiler: each one that is not static is named\n"
-            "with its file and line. Exit code 2 when there is one.",
+            "with its file and line. Exit code 2 when there is one.\n"
+            "Any value of the task can be another one here; `tickgraph check TASK --help` lists them.",
             (ALGO, BACKEND, JSON, DEBUG),
             overrides=True,
         ),
@@ -121,7 +123,8 @@ at once, and what came after the last checkpoint is lost. Go on with --resume.""
             "TASK",
             "show where a tick's time goes",
             "Play ticks eager, part by part, and rank what they cost; name each wait, transfer, allocation and break\n"
-            "of the captured region by its place. DIR gets profile.json, profile.png and trace.json (for Perfetto).",
+            "of the captured region by its place. DIR gets profile.json, profile.png and trace.json (for Perfetto).\n"
+            "Any value of the task can be another one here; `tickgraph profile TASK --help` lists them.",
             (
                 *(ALGO, NUM_ENVS, DEVICE, BACKEND, SEED),
                 Option("ticks", "N", "ticks that are timed (default: 50)"),

@@ -15,6 +15,8 @@ from tickgraph.core.errors import TickgraphError
 from tickgraph.run.output import descriptor_of, is_stream, write_stream
 
 TEMPORARY = ".tmp-"
+# Of what another program or library writes, which does not say why it failed.
+NO_ROOM = "is the disk full, or is there a limit on the size of files (`ulimit -f`)?"
 
 
 def plain(value: Any) -> Any:
@@ -134,8 +136,16 @@ def write_error(path: Path, error: OSError) -> TickgraphError:
         errno.ENOTDIR: "it is a file, where a folder belongs; move it away",
     }
     reason = reasons.get(error.errno or 0) or f"{error.strerror or error}"
+    missing = _missing_folder(path) if error.errno == errno.ENOENT else None
+    if missing is not None:
+        reason = f"there is no folder {missing}; make it, or name another"
     name = {1: "to standard output", 2: "to standard error"}.get(descriptor_of(path) or 0, path)
     return TickgraphError(f"could not write {name}: {reason}")
+
+
+def _missing_folder(path: Path) -> Path | None:
+    """Return the outermost folder above a file that is not there, or None."""
+    return next((folder for folder in reversed(path.parents) if not folder.exists()), None)
 
 
 @contextmanager
@@ -167,7 +177,7 @@ def make_folder(folder: Path, parents: bool = True) -> None:
     try:
         folder.mkdir(parents=parents, exist_ok=True)
     except FileNotFoundError:
-        missing = next((path for path in reversed(folder.parents) if not path.exists()), None)
+        missing = _missing_folder(folder)
         if missing is None:  # as /proc says it
             raise TickgraphError(f"could not make {folder}: no folder can be made there; choose another") from None
         raise TickgraphError(f"could not make {folder}: there is no folder {missing}; make it first") from None
@@ -200,10 +210,7 @@ def keep_film(temporary: Path, path: Path) -> None:
     if size == 0:
         raise TickgraphError(f"could not write {path}: ffmpeg wrote nothing; what it says stands above")
     if not _is_whole_mp4(temporary):
-        raise TickgraphError(
-            f"could not write {path}: the film was cut short after {size} bytes; is the disk full, or is there a limit "
-            "on the size of files (`ulimit -f`)?"
-        )
+        raise TickgraphError(f"could not write {path}: the film was cut short after {size} bytes; {NO_ROOM}")
     temporary.replace(path)
 
 

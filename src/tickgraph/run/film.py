@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tickgraph.run.files import TEMPORARY, keep_film, write_error
+from tickgraph.core.errors import TickgraphError
+from tickgraph.run.files import NO_ROOM, TEMPORARY, keep_film, write_error
 
 
 @contextmanager
@@ -34,6 +35,8 @@ def film(path: Path, size: tuple[int, int], fps: int) -> Iterator[Callable[[Any]
     except BaseException as error:
         with suppress(BaseException):
             writer.throw(KeyboardInterrupt)  # on which it kills ffmpeg, which would write on
+        if isinstance(error, OSError) and error.errno is None:  # imageio's, with ffmpeg's command in many lines
+            raise TickgraphError(f"could not write {path}: ffmpeg ended before the film; {NO_ROOM}") from error
         if isinstance(error, OSError):
             raise write_error(path, error) from error
         raise

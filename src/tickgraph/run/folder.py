@@ -8,6 +8,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from itertools import count
+from os.path import expanduser  # unlike Path's, leaves what has no home as it is
 from pathlib import Path
 
 from tickgraph.core.errors import TickgraphError, nearby
@@ -122,14 +123,16 @@ def find(reference: str, root: Path = Path("runs")) -> RunFolder:
     Raises:
         TickgraphError: there is no such folder, or it is no run's folder.
     """
-    for path in (Path(reference).expanduser(), root / reference):
+    for path in (Path(expanduser(reference)), root / reference):
         with files_below(path):
             if path.is_file():
                 raise TickgraphError(f"{path} is a file; give the run's folder, its newest whole checkpoint is used")
             if path.is_dir():
                 return _checked(RunFolder(path))
     known = [str(path.parent) for path in root.glob("*/*/config.yaml")]
-    hint = nearby(reference, known) or _newest_hint(root).removeprefix("; ") or f"no run is under {root.resolve()}"
+    named = [path for path in known if Path(path).name == reference][:3]  # --run-name alone
+    hint = f"did you mean {' or '.join(map(repr, named))}?" if named else nearby(reference, known)
+    hint = hint or _newest_hint(root).removeprefix("; ") or f"no run is under {root.resolve()}"
     raise TickgraphError(f"there is no run {reference!r}; {hint}")
 
 

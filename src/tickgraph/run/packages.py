@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from tickgraph.core.errors import TickgraphError
@@ -28,6 +30,36 @@ PACKAGES = {
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _HERE = str(Path(__file__).parents[1])
 _LIBRARIES = ("site-packages", "dist-packages")
+
+
+def import_fault(error: BaseException) -> TickgraphError | None:
+    """Return the line for a package of ours that is missing or has another module in its place, or None."""
+    return missing_package(error) or _shadowed_package(error)
+
+
+def _shadowed_package(error: BaseException | None) -> TickgraphError | None:
+    """Return the line for a module of somebody's that is found before an installed package and is not that."""
+    while error is not None and not isinstance(error, ImportError | AttributeError):
+        error = error.__cause__
+    if error is None:
+        return None
+    ran = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    for module in PACKAGES:
+        specs = [PathFinder.find_spec(module, [entry]) for entry in sys.path]
+        files = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
+        installed = [file for file in files if any(name in Path(file).parts for name in _LIBRARIES)]
+        if installed and files[0] not in installed and (files[0] in ran or f"'{module}" in str(error)):
+            place = f"{files[0]} stands in the place of the package {module!r}, which is in {installed[0]}"
+            return TickgraphError(f"{place}; rename it, or take its folder out of PYTHONPATH")
+    return None
+
+
+def check_current_folder() -> None:
+    """Raise TickgraphError where the folder that one is in was deleted: torch does not load there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise TickgraphError("the current folder was deleted; change into one that is there") from None
 
 
 def missing_package(error: BaseException | None) -> TickgraphError | None:

@@ -74,7 +74,7 @@ def plot_learning_curve(run: RunFolder, title: str) -> Path:
         raise TickgraphError(f"{run.metrics} has no rows yet; train a little longer")
     figure = Figure(figsize=(11, 7), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(drawable(title), parse_math=False)
     for axes, (name, x, y) in zip(figure.subplots(2, 2).flat, curves, strict=True):
         axes.plot(x, y, linewidth=1.2, marker="." if len(x) < 30 else "")
         axes.set(xlabel="env steps", ylabel=name)
@@ -82,10 +82,15 @@ def plot_learning_curve(run: RunFolder, title: str) -> Path:
     return save_figure(figure, run.plots / "learning_curve.png")
 
 
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as a png, whose folder in the run is made; returns the file."""
+def drawable(name: str) -> str:
+    """Return a name as a picture can show it: bytes that are no text in this locale are escaped, as on a terminal."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 110) -> Path:
+    """Write a figure as a png, whose folder is made; returns the file."""
     make_folder(path.parent)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # names in scripts that the font lacks: boxes will do
-        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=110))
+        write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=dpi))
     return path

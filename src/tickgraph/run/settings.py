@@ -40,6 +40,11 @@ class Setting:
             setattr(self.owner, self.key, value)
 
     @property
+    def shown(self) -> str:
+        """The value as a reader of the help sees it; a function by its name."""
+        return str(_plain(self.value) if callable(self.value) else self.value)
+
+    @property
     def type_name(self) -> str:
         """The type as a reader of the help sees it; a word from a few is each of them."""
         choices = getattr(type(self.owner), "choices", {}).get(self.key)
@@ -256,7 +261,8 @@ def _type_of(value: Any) -> Any:
 
 def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> str:
     if path.split(".")[0] not in ROOTS:
-        shorthand = [f"--{name}" for name in known if name.rsplit(".", 1)[-1] == path.rsplit(".", 1)[-1]]
+        ends = [f"--{name}" for name in known if name.endswith(f".{path}")]
+        shorthand = ends or [f"--{name}" for name in known if name.rsplit(".", 1)[-1] == path.rsplit(".", 1)[-1]]
         hint = f"did you mean {' or '.join(shorthand[:3])}?" if shorthand else nearby(path, known)
         return f"there is no option {option}; {hint or 'see `tickgraph train TASK --help`'}"
     place: Any = task

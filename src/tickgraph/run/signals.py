@@ -89,8 +89,27 @@ def _before_anything(name: str) -> None:
     say_at_once(f"{name} before the run began; nothing was written")
 
 
+_raised: list[int] = []  # signals that became a KeyboardInterrupt
+
+
+def note_interrupt() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt where Python's own handler would, and be remembered for `interrupted`."""
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, _raise)
+
+
 def end_as_by_interrupt() -> None:
     """Let SIGTERM and SIGHUP end this process as Ctrl-C does, so that what is half written is removed."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, _raise)
+
+
+def interrupted() -> bool:
+    """Tell whether a signal has ended what was under way: of one that is loading, a library makes its own error."""
+    return bool(_raised)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    _raised.append(number)
+    raise KeyboardInterrupt

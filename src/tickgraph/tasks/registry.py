@@ -10,6 +10,7 @@ import traceback
 import zlib
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from os.path import expanduser  # unlike Path's, leaves what has no home as it is
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -139,7 +140,7 @@ def resolve(reference: str | Path) -> TaskEntry:
             f"{reference!r} lacks its factory; give it as {reference}:FUNCTION{_choices(Path(reference))}"
         )
     if path.endswith(".py"):
-        file = Path(path).expanduser()
+        file = Path(expanduser(path))
         if not file.is_file():
             raise TickgraphError(f"there is no task file {path!r} (looked in {Path.cwd()})")
         if not function.isidentifier():

@@ -150,11 +150,11 @@ class TrackingReport:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        from tickgraph.run.plot import save_figure
+        from tickgraph.run.plot import drawable, save_figure
 
         figure = Figure(figsize=(11, 7), layout="constrained")
         FigureCanvasAgg(figure)
-        figure.suptitle(title, parse_math=False)
+        figure.suptitle(drawable(title), parse_math=False)
         for axes, (name, label) in zip(figure.subplots(2, 2).flat, CURVES.items(), strict=True):
             for number, clip in enumerate(report["clips"]):
                 values = [math.nan if value is None else value for value in clip["curves"][name]]
@@ -164,7 +164,7 @@ class TrackingReport:
             if len(report["clips"]) <= 12:
                 for text, clip in zip(axes.legend(fontsize="small").get_texts(), report["clips"], strict=True):
                     text.set_parse_math(False)  # a name is shown as it is, with dollars and a leading underscore
-                    text.set_text(clip["clip"])
+                    text.set_text(drawable(clip["clip"]))
         return save_figure(figure, folder / "tracking.png")
 
 
