@@ -158,6 +158,27 @@ def test_terms_with_memory_forget_the_worlds_that_begin():
     assert env.obs["actor"][:, 1].tolist() == pytest.approx([0.0, 0.06])
 
 
+class Substeps:
+    """Counts the substeps of the episode so far."""
+
+    def __init__(self, cfg, env, path):
+        self.count = env.arena.new(f"{path}/count", (env.num_envs,))
+
+    def __call__(self, env, substep):
+        self.count += 1.0
+
+    def reset(self, mask):
+        fill_rows(self.count, mask, 0.0)
+
+
+def test_a_term_of_substeps_forgets_the_worlds_that_begin():
+    cfg = Slider(limit=(3, 100)).cfg()
+    cfg.substeps = {"count": SubstepTermCfg(Substeps)}
+    env = run(cfg, 4)
+    counted = env.substep_manager.term("count").count
+    assert counted.tolist() == [1.0 * cfg.decimation, 4.0 * cfg.decimation]
+
+
 def test_weights_are_read_from_the_device_each_tick():
     cfg = Slider(limit=(100,), rewards={"alive": RewardTermCfg(alive, 2.0), "half": RewardTermCfg(alive, 0.5)}).cfg()
     env = run(cfg, 1)

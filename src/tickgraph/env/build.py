@@ -87,16 +87,8 @@ def build(env: Env, threads: int | None) -> None:
         env.recorder_manager,
         env.substep_manager,
     ]
-    env.managers_with_memory = [
-        env.action_manager,
-        env.observation_manager,
-        env.reward_manager,
-        env.termination_manager,
-        env.event_manager,
-        env.curriculum_manager,
-        env.metric_manager,
-        env.recorder_manager,
-    ]
+    # Commands restart before these.
+    env.managers_with_memory = [manager for manager in env.managers if manager is not env.command_manager]
     dims = env.observation_manager.dims
     env.action = arena.new("env/action", (n, env.action_manager.total_dim), why="raw action of this tick")
     env.obs = {g: arena.new(f"env/obs/{g}", (n, d), why="what the policy sees") for g, d in dims.items()}

@@ -52,8 +52,11 @@ def _look(env: Env) -> list[Blocker] | None:
 
 def held(env: Env) -> dict[str, Any]:
     """Return what authors' terms and motion files hold at the start, for a checkpoint; asked before the first tick."""
-    terms = held_numbers(call for m in env.managers for call in m.calls())
-    return {"device": env.device.type, "terms": terms, "motions": motion_sums(env.cfg)}
+    return {"device": env.device.type, "terms": _numbers(env), "motions": motion_sums(env.cfg)}
+
+
+def _numbers(env: Env) -> dict[str, Any]:
+    return held_numbers(call for manager in env.managers for call in manager.calls())
 
 
 def built_alike(env: Env, now: dict[str, Any]) -> bool:
@@ -70,7 +73,7 @@ def built_alike(env: Env, now: dict[str, Any]) -> bool:
         with unheard():
             for _ in range(2):
                 with Env(env.cfg, 4, "cpu", resolve_platform("cpu").backend, "eager") as few:
-                    terms.append(held(few)["terms"])
+                    terms.append(_numbers(few))
     except (Exception, SystemExit):  # some terms need all worlds, or a GPU: a later process will tell
         return True
     found = differing(*terms)
