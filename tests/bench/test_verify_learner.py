@@ -14,7 +14,7 @@ from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
 from tickgraph.bench._verify_checks import References, Row, Subject
 from tickgraph.cli import main as cli
 from tickgraph.core.rng import Rng
-from tickgraph.learn import flashsac, optimizer, update
+from tickgraph.learn import distribution, flashsac, optimizer, update
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.optimizer import Adam, NetworkStep
 from tickgraph.learn.replay import Ring
@@ -89,7 +89,7 @@ def test_a_check_that_fails_is_told_at_once_and_what_was_checked_is_kept(monkeyp
 def test_the_projection_holds_with_as_many_atoms_as_tasks_have():
     rows = checks.projection(subject(replace(FLASHSAC, atoms=101)), rows=16)
     assert not failed(rows), [row for row in rows if not row.ok]
-    assert [row.case for row in rows] == ["as the device has it", "scattered", "gathered", "in the loss head, torch"]
+    assert [row.case for row in rows] == ["by scatter", "by integral", "in the loss head, torch"]
     assert len(checks.projection(subject(SAC), rows=4)) == 3, "SAC has no loss written out"
 
 
@@ -241,8 +241,8 @@ def state_outside_the_arena(patch):
 
 
 def projection_loses_mass(patch):
-    shares = flashsac.scatter_shares
-    patch.setattr(flashsac, "scatter_shares", lambda probs, place: shares(probs, place.floor()) * 0.999)
+    right = distribution.project_by_scatter
+    patch.setattr(distribution, "project_by_scatter", lambda *given: right(*given) * 0.999)
 
 
 @pytest.mark.parametrize(

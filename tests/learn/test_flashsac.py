@@ -1,6 +1,5 @@
-"""The objectives: the projected distribution against float64 and by hand, the entropy's target, refused settings."""
+"""The objectives: whose distribution the labels are, the entropy's target, refused settings."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -10,9 +9,6 @@ from tickgraph.learn.flashsac import (
     FlashSac,
     FlashSacCfg,
     distribution_labels,
-    gather_shares,
-    project_distribution,
-    scatter_shares,
     target_entropy,
 )
 
@@ -24,57 +20,6 @@ def test_target_entropy_of_the_g1():
     assert target_entropy(1, 0.15) == pytest.approx(-0.47818, abs=5e-6)
     # ln(1e-200) = -460.517, and 1e-400 is 0; 1/2 ln(2 pi e) = 1.41894
     assert target_entropy(2, 1e-200) == pytest.approx(2 * (1.41894 - 460.517), abs=5e-3)
-
-
-def project(probs: dict[int, float], reward: float, discount: float, cost: float = 0.0) -> dict[int, float]:
-    given = torch.zeros(1, 101)
-    for atom, mass in probs.items():
-        given[0, atom] = mass
-    one = [torch.tensor([value]) for value in (reward, discount, cost)]
-    result = project_distribution(given, *one, ATOMS)[0]
-    return {int(k): round(result[k].item(), 5) for k in result.nonzero()[:, 0] if result[k] > 1e-5}
-
-
-def test_projection_by_hand():
-    # Atom 50 is 0, atoms are 0.1 apart.
-    assert project({50: 1.0}, 0.3, 0.9) == {53: 1.0}
-    assert project({50: 1.0}, 0.325, 0.9) == {53: 0.75, 54: 0.25}
-    assert project({60: 1.0}, 0.0, 0.5) == {55: 1.0}
-    assert project({60: 0.5, 40: 0.5}, 1.0, 0.5) == {55: 0.5, 65: 0.5}
-    assert project({60: 1.0}, 0.7, 0.0) == {57: 1.0}, "nothing counts after a termination"
-    assert project({60: 1.0}, 0.0, 0.5, cost=0.4) == {53: 1.0}, "0.5 (1 - 0.4)"
-    assert project({50: 1.0}, 9.0, 0.9) == {100: 1.0}
-    assert project({50: 1.0}, -9.0, 0.9) == {0: 1.0}
-    assert project({100: 1.0}, 0.0, 1.0) == {100: 1.0}
-
-
-def test_projection_matches_float64():
-    torch.manual_seed(0)
-    probs = torch.randn(64, 101).mul(3).softmax(-1)
-    reward, discount, cost = torch.randn(64) * 2, torch.rand(64), torch.randn(64)
-    discount[:8] = 0.0
-    wanted = np.zeros((64, 101))
-    for row in range(64):
-        for k, z in enumerate(np.linspace(-5, 5, 101)):
-            y = reward[row].double().item() + discount[row].double().item() * (z - cost[row].double().item())
-            place = (min(max(y, -5.0), 5.0) + 5.0) / 0.1
-            low = min(int(np.floor(place)), 100)
-            mass = probs[row, k].double().item()
-            wanted[row, low] += mass * (1 - (place - low))
-            wanted[row, min(low + 1, 100)] += mass * (place - low)
-    mine = project_distribution(probs, reward, discount, cost, ATOMS)
-    torch.testing.assert_close(mine, torch.tensor(wanted).float(), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(mine.sum(-1), torch.ones(64))
-
-
-def test_what_a_gpu_gathers_is_what_a_cpu_scatters():
-    torch.manual_seed(1)
-    probs, place = torch.randn(32, 101).softmax(-1), (torch.rand(32, 101) * 120 - 10).clamp(0, 100)
-    place[0] = torch.arange(101.0)  # each on an atom, the last one too
-    torch.testing.assert_close(gather_shares(probs, place), scatter_shares(probs, place), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(gather_shares(probs, place)[0], probs[0])
-    place[3, 7] = torch.nan
-    assert gather_shares(probs, place)[3].isnan().all(), "a NaN is seen by the check of finite losses"
 
 
 def test_labels_take_the_whole_distribution_of_the_lesser_member():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tickgraph.core.arena import Arena
 from tickgraph.core.program import Resolution
+from tickgraph.learn.distribution import expectation, project_distribution
 from tickgraph.learn.learner import AlgoCfg, Figures, Learner, NoiseHold, Rates, Tails, generator_of
 from tickgraph.learn.networks import Actor, BatchStats, Critic, UnitBatchNorm, log_std_of, sample_action
 from tickgraph.learn.normalizer import RewardNormalizer
@@ -195,49 +196,6 @@ def critic_loss(logits: Tensor, labels: Tensor, atoms: Tensor, statistics: Tenso
 
 
 TAILS = Tails(actor_loss, distribution_labels, critic_loss)
-
-
-def expectation(logits: Tensor, atoms: Tensor) -> Tensor:
-    """Return the mean of the distribution (..., K) over the atoms (K,)."""
-    return (torch.softmax(logits, dim=-1) * atoms).sum(-1)
-
-
-def project_distribution(probs: Tensor, reward: Tensor, discount: Tensor, cost: Tensor, atoms: Tensor) -> Tensor:
-    """Return the distribution of reward + discount (z - cost), projected back onto the atoms.
-
-    Each shifted atom is clipped to the support and its mass split between its two neighbours in proportion to nearness,
-    which keeps the mean of what was not clipped.
-
-    Args:
-        probs: (B, K) of the successor.
-        reward, discount, cost: (B,); cost is alpha log pi, discount is 0 after a termination.
-        atoms: (K,) ascending, evenly spaced, symmetric about 0.
-    """
-    top = atoms.shape[0] - 1
-    shifted = reward[:, None] + discount[:, None] * (atoms - cost[:, None])
-    place = (torch.clamp(shifted, atoms[0], atoms[-1]) - atoms[0]) * (top / (atoms[-1] - atoms[0]))
-    return gather_shares(probs, place) if probs.is_cuda else scatter_shares(probs, place)
-
-
-def scatter_shares(probs: Tensor, place: Tensor) -> Tensor:
-    """Split each mass (B, K) between the two atoms beside its place (B, K), in 0 to K - 1; returns (B, K)."""
-    top = probs.shape[-1] - 1
-    # Clamped as an integer: one that comes from a NaN would otherwise lead out of the tensor.
-    lower = place.floor().to(torch.int64).clamp(0, top)
-    part = place - lower
-    upper = (lower + 1).clamp(max=top)
-    result = torch.zeros_like(probs)
-    return result.scatter_add(-1, lower, probs * (1.0 - part)).scatter_add(-1, upper, probs * part)
-
-
-def gather_shares(probs: Tensor, place: Tensor) -> Tensor:
-    """Compute `scatter_shares` as what each atom receives from every place.
-
-    K times the work, which a GPU does not notice, and no atomic additions, whose order differs from run to run.
-    """
-    atoms = torch.arange(probs.shape[-1], device=probs.device)[:, None]
-    share = (1.0 - (place[:, None, :] - atoms).abs()).clamp(min=0.0)
-    return (share * probs[:, None, :]).sum(-1)
 
 
 def target_entropy(action_dim: int, sigma: float) -> float:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tickgraph.learn.flashsac import project_distribution
+from tickgraph.learn.distribution import project_distribution
 from tickgraph.learn.gradients import full_product
 from tickgraph.learn.path import HeadForm
 from tickgraph.learn.trunk import unit_backward, unit_features, wide

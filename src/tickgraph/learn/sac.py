@@ -15,7 +15,7 @@ from torch import Tensor
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.program import Resolution
-from tickgraph.learn.flashsac import expectation, project_distribution
+from tickgraph.learn.distribution import expectation, project_distribution
 from tickgraph.learn.kernel_check import check_row_steps
 from tickgraph.learn.learner import AlgoCfg, Figures, Learner, Rates, Tails, generator_of
 from tickgraph.learn.mlp import LAYERS, SacActor, SacCritic, sample_action
@@ -164,9 +164,7 @@ def distribution_labels(logits: Tensor, reward: Tensor, discount: Tensor, cost: 
     Every atom z becomes reward + discount (z - cost), where cost is alpha log pi and discount is 0 behind a
     termination, (B,) each.
     """
-    return torch.stack(
-        [project_distribution(torch.softmax(member, -1), reward, discount, cost, atoms) for member in logits]
-    )
+    return project_distribution(torch.softmax(logits, -1), reward, discount, cost, atoms)
 
 
 def critic_loss(logits: Tensor, labels: Tensor, log_prob: Tensor, atoms: Tensor) -> SacCriticLoss:
