@@ -14,6 +14,7 @@ import pytest
 import tickgraph
 from tickgraph import mdp
 from tickgraph.cli import main
+from tickgraph.env.tick import PARTS, store
 from tickgraph.run.commands import COMMANDS
 from tickgraph.run.settings import settings
 from tickgraph.tasks import registry
@@ -166,3 +167,10 @@ def test_the_map_of_the_code_has_every_file():
         found = {file for file in there for name in shown if fnmatch(file, name)}
         assert [name for name in shown if not any(fnmatch(file, name) for file in there)] == [], folder
         assert "..." in part or there == found, (folder, there - found)
+
+
+def test_the_contract_has_the_parts_of_a_tick_in_their_order():
+    text = (ROOT / "docs" / "transition.md").read_text()
+    steps = re.findall(r"^\d+\. \*\*(.+?)\*\*", text, flags=re.M)
+    parts = [part.__name__.replace("_", " ") for part in PARTS if part is not store]  # the ring's part of record
+    assert [step for step in steps if step not in ("advance", "refresh")] == parts
