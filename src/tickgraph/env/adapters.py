@@ -228,7 +228,7 @@ class RslRlVecEnv:
 
         Returns:
             observations (TensorDict of groups), rewards (N,) float32, dones (N,) int64, extras with "time_outs" (N,)
-            bool, "final_obs" (TensorDict, valid where a world ended) and, every ``log_every`` steps, "log".
+            bool, "final_obs" (TensorDict, what really followed) and, every ``log_every`` steps, "log".
         """
         self._obs, reward, terminated, truncated, extras = self.env.step(actions)
         out = {"time_outs": extras["time_outs"], "final_obs": self._wrap(extras["final_obs"])}

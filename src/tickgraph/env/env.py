@@ -149,7 +149,7 @@ class Env:
 
         Returns:
             obs {group: (N, D)}, reward (N,), terminated (N,), truncated (N,), extras. Finished worlds are reset
-            already: their last observation is ``extras["final_obs"]``, full width, valid where terminated | truncated;
+            already: ``extras["final_obs"]``, full width, is what really followed, in every world;
             ``extras["time_outs"]`` is truncated; ``extras["boundary"]`` is where ``obs`` does not follow: an end, or a
             state that a command rewrote. What one call returns stays intact until the call after the next.
 

@@ -18,7 +18,7 @@ from tickgraph.run.files import read_json, write_json
 from tickgraph.run.folder import RunFolder
 
 FORMAT = 1
-STATUSES = ("running", "completed", "interrupted", "failed")
+STATUSES = ("completed", "interrupted", "failed")
 _PACKAGES = ("tickgraph", "torch", "mujoco-core", "mujoco", "numpy", "tyro", "safetensors", "warp-lang", "mujoco-warp")
 _MANIFEST_KEYS = ("format", "task", "reference", "machine", "versions", "commit", "dirty", "seeds", "programs")
 _SUMMARY_KEYS = ("format", "status", "reason", "iteration", "env_steps", "evaluation")
