@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -98,22 +98,25 @@ class Term:
         self._passed = passed
         self.path = f"{manager}/{name}"
         self.user_function = cfg.func
+        called = cfg.func.__call__ if inspect.isclass(cfg.func) else cfg.func
+        known = _parameters(called, inspect.isclass(cfg.func))
+        check_arguments(called, cfg.params, f"term {self.path}")
+        self._check_params(known)
         with naming(self.path):
             self.params = {
                 key: env.scene.resolve(value) if isinstance(value, SceneEntityCfg) else value
-                for key, value in cfg.params.items()
+                for key, value in {**_selectors(known), **cfg.params}.items()
             }
         self.instance = None
-        called = cfg.func.__call__ if inspect.isclass(cfg.func) else cfg.func
-        check_arguments(called, cfg.params, f"term {self.path}")
         if inspect.isclass(cfg.func):
             self.instance = build_instance(cfg.func, cfg, env, self.path)
             if not callable(self.instance):
                 raise TickgraphError(f"term {self.path}: class {cfg.func.__name__} needs a __call__ method")
         elif not callable(cfg.func):
             raise TickgraphError(f"term {self.path}: func must be a function or a class, not {cfg.func!r}")
+        elif "rng" in known and "rng" not in self.params:
+            self.params["rng"] = env.rng.stream(self.path)
         self._function = self.instance if self.instance is not None else cfg.func
-        self._check_params()
 
     def __call__(self, *args: Any) -> Any:
         return self._function(self._env, *args, **self.params)
@@ -122,32 +125,23 @@ class Term:
         if self.instance is not None and hasattr(self.instance, "reset"):
             self.instance.reset(mask)
 
-    def _check_params(self) -> None:
-        target = self.instance.__call__ if self.instance is not None else self._function
-        try:
-            signature = inspect.signature(target)
-        except (TypeError, ValueError):
-            return
-        known = signature.parameters
-        if self.instance is None and "rng" in known and "rng" not in self.params:
-            self.params["rng"] = self._env.rng.stream(self.path)
-        with naming(self.path):
-            for key, parameter in known.items():
-                if isinstance(parameter.default, SceneEntityCfg) and key not in self.params:
-                    self.params[key] = self._env.scene.resolve(parameter.default)
-        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+    def _check_params(self, known: Mapping[str, inspect.Parameter]) -> None:
+        """Refuse parameters that the function does not take, or that it takes and were not given."""
+        kinds = {parameter.kind for parameter in known.values()}
+        if not known or inspect.Parameter.VAR_KEYWORD in kinds:
             return
         own = list(known)[1 + len(self._passed) :]  # the manager passes env and, for events, the mask
-        if not any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in known.values()):
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
             self._check_passed(list(known)[: 1 + len(self._passed)])
-        for key in self.params:
+        for key in self.cfg.params:
             if key not in own:
                 hint = nearby(key, own) or f"it takes {', '.join(own) or 'none'}"
                 raise TickgraphError(f"term {self.path}: {label(self.cfg)} has no parameter {key!r}; {hint}")
+        drawn = () if inspect.isclass(self.cfg.func) else ("rng",)
         for key in own:
             parameter = known[key]
-            optional = parameter.default is not inspect.Parameter.empty
-            if not optional and key not in self.params and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+            optional = parameter.default is not inspect.Parameter.empty or key in drawn
+            if not optional and key not in self.cfg.params and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
                 raise TickgraphError(f"term {self.path}: {label(self.cfg)} needs {key!r}; add it to params")
 
     def _check_passed(self, names: list[str]) -> None:
@@ -168,6 +162,23 @@ class Term:
                     f"term {self.path}: {label(self.cfg)} takes {name!r} where {passed!r} is passed; write it as "
                     f"(env, {passed}, {name}, ...)"
                 )
+
+
+def _parameters(function: Any, bound: bool) -> dict[str, inspect.Parameter]:
+    """Return a function's parameters by name, without a method's first one; none where they cannot be known."""
+    try:
+        known = dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+    named = next(iter(known), None)
+    if bound and named is not None and known[named].kind is not inspect.Parameter.VAR_POSITIONAL:
+        del known[named]
+    return known
+
+
+def _selectors(known: Mapping[str, inspect.Parameter]) -> dict[str, SceneEntityCfg]:
+    """Return the selectors among the defaults of parameters: a term receives these resolved too."""
+    return {key: p.default for key, p in known.items() if isinstance(p.default, SceneEntityCfg)}
 
 
 class Manager:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from tickgraph.core.bounds import Finite, Positive, Range, Share, Whole
+from tickgraph.core.bounds import Finite, Positive, Share, Whole
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.fields import check_value
 from tickgraph.core.sums import world_sum
+from tickgraph.mdp.ranges import check_range
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -98,35 +101,45 @@ class reward_weight:
         return weight
 
 
-class command_ranges:
-    """Widen the ranges of a velocity command at given ticks.
+class commands_vel:
+    """Change the ranges of a velocity command at given ticks (mjlab). Returns the number of the stage, which is logged.
 
     Params:
         command_name: a ``UniformVelocityCommand``.
-        stages: ((tick, {"lin_vel_x": (low, high), ...}), ...) in ascending order of ticks since the environment's
-            reset; what a stage does not name stays as it was in the stage before.
+        velocity_stages: ({"step": tick, "lin_vel_x": (low, high), ...}, ...); ticks count from the environment's reset,
+            and what a stage does not name stays as it was in the stage before.
     """
 
     names = ("lin_vel_x", "lin_vel_y", "ang_vel_z", "heading")
 
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
-        stages = sorted(cfg.params["stages"], key=lambda stage: stage[0])
+        stages = cfg.params["velocity_stages"]
+        for number, stage in enumerate(stages):
+            where = f"{path}: velocity_stages[{number}]"
+            unknown = [name for name in stage if name not in (*self.names, "step")]
+            if unknown:
+                raise TickgraphError(f"{where} names {unknown[0]!r}; expected step, {', '.join(self.names)}")
+            if "step" not in stage:
+                raise TickgraphError(f"{where} names no step; say from which tick on it holds")
+            check_value(stage["step"], Whole, f"{where}: step")
+            for name in self.names:
+                if name in stage:
+                    check_range(stage[name], f"{where}: {name}")
+        stages = sorted(stages, key=lambda stage: stage["step"])
         self._command = env.command_manager.term(cfg.params["command_name"])
         first = self._command.cfg.ranges
         row = [getattr(first, name) or (-torch.pi, torch.pi) for name in self.names]
         rows = [row]
-        for _, change in stages:
-            unknown = [name for name in change if name not in self.names]
-            if unknown:
-                raise TickgraphError(f"{path}: a stage names {unknown[0]!r}; expected {', '.join(self.names)}")
-            row = [change.get(name, old) for name, old in zip(self.names, row, strict=True)]
+        for stage in stages:
+            row = [stage.get(name, old) for name, old in zip(self.names, row, strict=True)]
             rows.append(row)
         constant = env.arena.constant
-        self._ticks = constant(f"{path}/ticks", [int(t) for t, _ in stages], torch.int64, "when a stage begins")
+        ticks = [int(stage["step"]) for stage in stages]
+        self._ticks = constant(f"{path}/ticks", ticks, torch.int64, "when a stage begins")
         self._rows = constant(f"{path}/ranges", rows, torch.float32, "ranges by stage")
 
     def __call__(
-        self, env: Env, mask: Tensor, command_name: str, stages: tuple[tuple[Whole, dict[str, Range]], ...]
+        self, env: Env, mask: Tensor, command_name: str, velocity_stages: Sequence[Mapping[str, Any]]
     ) -> Tensor:
         stage = (env.rng.tick >= self._ticks).sum()
         self._command.ranges.copy_(self._rows.index_select(0, stage.reshape(1))[0])
