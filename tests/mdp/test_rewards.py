@@ -131,8 +131,8 @@ def test_contacts_and_episode():
     close(mdp.alive(env), 1.0, 1.0)
 
 
-def clapper_values(**init):
-    """Return (momentum, self) of the clapper after its first step from an initial state."""
+def clapper_values(push=0.0, **init):
+    """Return (momentum, self) of the clapper after its first step; the hand is pushed by a force, N."""
     env = robot_env(
         1,
         scene=SceneCfg(
@@ -151,13 +151,16 @@ def clapper_values(**init):
         },
         scale_rewards_by_dt=False,
     )
-    env.step(torch.zeros(1, 1))
+    env.step(torch.full((1, 1), push))
     return env.reward_manager.values[0].tolist()
 
 
-def test_self_collisions_are_counted():
+def test_self_collisions_count_above_a_force():
     assert clapper_values()[1] == 0.0
-    assert clapper_values(joint_pos={"hand": -0.13})[1] == 1.0  # the hand is 0.02 m deep in the base
+    assert clapper_values(push=-40.0, joint_pos={"hand": -0.11})[1] == 1.0  # the hand presses against the base
+    env = fake_env(sensors={"self": force_sensor((0, 6.0, 8.1), (0, 6.0, 7.9))})
+    close(mdp.self_collision_cost(env, "self"), 1.0, 0.0)
+    close(mdp.self_collision_cost(env, "self", 9.0), 1.0, 1.0)
 
 
 def test_angular_momentum_is_that_of_the_whole_robot():

@@ -196,12 +196,12 @@ def contact_forces(env: Env, threshold: NotNegative, sensor_names: Names) -> Ten
     return torch.sum((torch.linalg.vector_norm(force, dim=-1) - threshold).clamp_min(0.0), dim=1)
 
 
-def self_collision_cost(env: Env, sensor_name: str) -> Tensor:
-    """Number of contacts of the robot with itself in the last substep (mjlab, which counts over all substeps).
+def self_collision_cost(env: Env, sensor_name: str, force_threshold: NotNegative = 10.0) -> Tensor:
+    """1 where the net force of the robot on itself exceeds ``force_threshold``, N, in the last substep.
 
-    Where light touches shall not count, `undesired_contacts` with this sensor has a threshold of the net force.
+    mjlab counts the substeps of a control step in which it does: a weight from there stands for one substep.
 
     Args:
         sensor_name: ``SensorCfg(name, "contact", ROOT, objtype="subtree", ref=ROOT, reftype="subtree")``.
     """
-    return env.scene[sensor_name].found
+    return contacts(env, (sensor_name,), force_threshold)[:, 0].to(torch.float32)
