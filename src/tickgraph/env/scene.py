@@ -345,6 +345,11 @@ class SceneView:
 
     def resolve(self, cfg: SceneEntityCfg) -> SceneEntity:
         """Turn a selector's patterns into index tensors; unknown names raise TickgraphError with nearby ones."""
+        if cfg.name in self.sensors:
+            raise TickgraphError(
+                f"{cfg.name!r} is a sensor, which no SceneEntityCfg selects: give its name alone, as in "
+                f"{{'sensor_name': {cfg.name!r}}}"
+            )
         if cfg.name not in self.entities:
             hint = nearby(cfg.name, self.entities) or f"the scene has {', '.join(self.entities)}"
             raise TickgraphError(f"the scene has no entity {cfg.name!r}; {hint}")

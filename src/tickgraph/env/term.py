@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.errors import TickgraphError, lacking, nearby
 from tickgraph.core.fields import check_arguments
 from tickgraph.core.judge import JudgedCall
 from tickgraph.core.memory import out_of_memory
@@ -61,7 +61,7 @@ def own_code(what: str) -> Iterator[None]:
 def said(error: BaseException) -> str:
     """Return what a task's own code raised, with the function, file and line where it did."""
     place = place_of(reversed(list(traceback.walk_tb(error.__traceback__))))
-    text = "it ends the program" if isinstance(error, SystemExit) else first_line(error)
+    text = "it ends the program" if isinstance(error, SystemExit) else first_line(error) + lacking(error)
     return f"{type(error).__name__}: {text}{f' at {place}' if place else ''}"
 
 
@@ -109,6 +109,7 @@ class Term:
             }
         self.instance = None
         if inspect.isclass(cfg.func):
+            _check_built(cfg.func, self.path)
             self.instance = build_instance(cfg.func, cfg, env, self.path)
             if not callable(self.instance):
                 raise TickgraphError(f"term {self.path}: class {cfg.func.__name__} needs a __call__ method")
@@ -174,6 +175,19 @@ def _parameters(function: Any, bound: bool) -> dict[str, inspect.Parameter]:
     if bound and named is not None and known[named].kind is not inspect.Parameter.VAR_POSITIONAL:
         del known[named]
     return known
+
+
+def _check_built(cls: type, path: str) -> None:
+    """Refuse a class that cannot be built as every term is: as (cfg, env, path)."""
+    own = _parameters(cls.__init__, True)
+    taken = [p for p in own.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in taken if p.default is p.empty]
+    several = any(p.kind is p.VAR_POSITIONAL for p in own.values())
+    if len(needed) > 3 or (len(taken) < 3 and not several):
+        raise TickgraphError(
+            f"term {path}: class {cls.__name__} is built as {cls.__name__}(cfg, env, path), and its __init__ takes "
+            f"({', '.join(own)}); path is the name that its tensors begin with"
+        )
 
 
 def _selectors(known: Mapping[str, inspect.Parameter]) -> dict[str, SceneEntityCfg]:
