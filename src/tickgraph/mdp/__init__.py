@@ -115,6 +115,14 @@ from tickgraph.mdp.observations import (
     site_height,
     up_vector,
 )
+from tickgraph.mdp.pose_command import (
+    PoseRanges,
+    UniformPoseCommand,
+    UniformPoseCommandCfg,
+    orientation_command_error,
+    position_command_error,
+    position_command_error_tanh,
+)
 from tickgraph.mdp.posture import (
     joint_deviation_l1,
     joint_deviation_l2,
@@ -183,6 +191,9 @@ __all__ = [
     "JointVelocityActionCfg",
     "MotionCommand",
     "MotionCommandCfg",
+    "PoseRanges",
+    "UniformPoseCommand",
+    "UniformPoseCommandCfg",
     "UniformVelocityCommand",
     "UniformVelocityCommandCfg",
     "VelocityRanges",
@@ -269,7 +280,10 @@ __all__ = [
     "motion_joint_velocity_error_exp",
     "motion_relative_body_orientation_error_exp",
     "motion_relative_body_position_error_exp",
+    "orientation_command_error",
     "penalty_scale",
+    "position_command_error",
+    "position_command_error_tanh",
     "posture",
     "projected_gravity",
     "push_by_setting_velocity",
