@@ -84,11 +84,15 @@ def test_stages_by_tick():
         commands={"twist": mdp.UniformVelocityCommandCfg(ranges=mdp.VelocityRanges((-1, 1), (-1, 1), (-1, 1)))},
         curriculum={
             "weight": CurriculumTermCfg(
-                mdp.reward_weight, {"reward_name": "alive", "weight_stages": ((2, 3.0), (4, 5.0))}
+                mdp.reward_weight,
+                {"reward_name": "alive", "weight_stages": [{"step": 4, "weight": 5.0}, {"step": 2, "weight": 3.0}]},
             ),
             "ranges": CurriculumTermCfg(
                 mdp.commands_vel,
-                {"command_name": "twist", "velocity_stages": [{"step": 3, "lin_vel_x": (-2.0, 3.0)}]},
+                {
+                    "command_name": "twist",
+                    "velocity_stages": [{"step": 3, "lin_vel_x": (-2.0, 3.0), "lin_vel_y": None}],
+                },
             ),
         },
     )
@@ -104,6 +108,7 @@ def test_stages_by_tick():
 @pytest.mark.parametrize(
     ("stage", "text"),
     [
+        ((3, (0.0, 1.0)), r"velocity_stages\[1\] is \(3, \(0.0, 1.0\)\), expected a dictionary of step, lin_vel_x, "),
         ({"step": 3, "lin_vel": (0.0, 1.0)}, r"velocity_stages\[1\] names 'lin_vel'; expected step, lin_vel_x, "),
         ({"lin_vel_x": (0.0, 1.0)}, r"velocity_stages\[1\] names no step"),
         ({"step": -1, "lin_vel_x": (0.0, 1.0)}, r"velocity_stages\[1\]: step is -1, expected a whole number"),
@@ -116,4 +121,13 @@ def test_stages_say_what_is_wrong_with_them(stage, text):
         robot_env(
             commands={"twist": mdp.UniformVelocityCommandCfg()},
             curriculum={"ranges": CurriculumTermCfg(mdp.commands_vel, params)},
+        )
+
+
+def test_a_stage_of_a_weight_says_which():
+    params = {"reward_name": "alive", "weight_stages": [{"step": 3}]}
+    with pytest.raises(TickgraphError, match="weight_stages names no weight from step 3 on; add it"):
+        robot_env(
+            rewards={"alive": RewardTermCfg(mdp.alive, 1.0)},
+            curriculum={"weight": CurriculumTermCfg(mdp.reward_weight, params)},
         )
