@@ -37,6 +37,11 @@ class two_arguments:
         return env.reward
 
 
+class no_init:
+    def __call__(self, env):
+        return env.reward
+
+
 class needs_std:
     def __init__(self, cfg, env, path):
         self.std = cfg.params["std"]
@@ -68,6 +73,7 @@ def event(env, mask, rng):
         (RewardTermCfg(old_length), "no attribute 'episode_length_buf'; did you mean 'episode_length'"),
         (RewardTermCfg(old_log), "'Env' object has no attribute 'extras'; docs/terms.md says what there is"),
         (RewardTermCfg(two_arguments), r"two_arguments\(cfg, env, path\), and its __init__ takes \(cfg, env\)"),
+        (RewardTermCfg(no_init), r"no_init\(cfg, env, path\), and its __init__ takes \(\); path is the name"),
         (RewardTermCfg(needs_std), "rewards/term: needs_std needs 'std'; add it to params"),
         (RewardTermCfg(needs_std, params={"sd": 1.0}), "needs_std has no parameter 'sd'; did you mean 'std'"),
         (RewardTermCfg(of_sensor, params={"sensor_cfg": SceneEntityCfg("speed")}), "'speed' is a sensor, .* its name"),

@@ -179,7 +179,8 @@ def _parameters(function: Any, bound: bool) -> dict[str, inspect.Parameter]:
 
 def _check_built(cls: type, path: str) -> None:
     """Refuse a class that cannot be built as every term is: as (cfg, env, path)."""
-    own = _parameters(cls.__init__, True)
+    plain_object = cls.__init__ is object.__init__ and cls.__new__ is object.__new__
+    own = {} if plain_object else _parameters(cls.__init__, True)
     taken = [p for p in own.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in taken if p.default is p.empty]
     several = any(p.kind is p.VAR_POSITIONAL for p in own.values())
