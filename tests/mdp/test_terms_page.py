@@ -6,8 +6,12 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import pytest
+from mdp_toys import robot_env
 
 from tickgraph import mdp
+from tickgraph.env.scene import EntityData
+from tickgraph.env.sensors import Sensor
+from tickgraph.sim.model import build_scene
 
 PAGE = Path(__file__).parents[2] / "docs" / "terms.md"
 # The environment, what a manager passes, and what a term is given without being asked.
@@ -60,3 +64,19 @@ def test_a_name_from_elsewhere_leads_to_what_is_here():
         mdp.foot_contact  # noqa: B018
     with pytest.raises(AttributeError, match=r"no 'feet_slid'; did you mean 'feet_slide'"):
         mdp.feet_slid  # noqa: B018
+
+
+def test_all_that_entities_and_sensors_have_is_listed():
+    text = PAGE.read_text()
+    data = robot_env(1).scene["robot"].data
+    names = {*dir(EntityData), *vars(data), *dir(Sensor)}
+    missing = [name for name in sorted(names) if not name.startswith("_") and f"`{name}`" not in text]
+    assert missing == []
+
+
+def test_the_code_of_the_page_runs():
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
+    names: dict = {}
+    exec(blocks[0] + blocks[1].removesuffix(",\n"), names)
+    scene = build_scene(names["SceneCfg"]({"robot": names["g1_robot"]()}, sensors=names["sensors"]))
+    assert scene.sensor_names == ("imu_ang_vel", "root_angmom", "left_foot", "self_collision")
