@@ -129,3 +129,29 @@ def test_history_of_a_group_holds_for_all_its_terms(group, frames):
     env = Env(cfg, num_envs=2, execution="eager")
     assert env.obs["actor"].shape == (2, sum(frames))  # X is one joint
     assert terms["three"].history_length == 3  # the task's own configuration stays as it is
+
+
+class Remembers:
+    """Counts its calls."""
+
+    def __init__(self, cfg, env, path):
+        self.count = env.arena.new(f"{path}/count", (env.num_envs,))
+        self.observes = path.startswith("observations/")
+
+    def __call__(self, env):
+        self.count += 1.0
+        return self.count[:, None] if self.observes else self.count
+
+
+def test_an_observation_that_remembers_is_refused():
+    cfg = Slider().cfg()
+    cfg.observations["actor"].terms["calls"] = ObservationTermCfg(Remembers)
+    with pytest.raises(
+        TickgraphError, match="actor/calls writes 'observations/actor/calls/count', and .* twice a tick"
+    ):
+        Env(cfg, num_envs=2, execution="eager")
+    cfg.observations["actor"].terms["calls"] = ObservationTermCfg(lambda env: env.arena["metrics/calls/count"][:, None])
+    cfg.metrics["calls"] = MetricTermCfg(Remembers)
+    env = Env(cfg, num_envs=2, execution="eager")
+    env.step(torch.zeros(2, env.action.shape[1]))
+    assert env.obs["actor"][:, -1].tolist() == [1.0, 1.0]

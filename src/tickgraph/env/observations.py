@@ -154,6 +154,20 @@ class ObservationManager(Manager):
         self.terms = {f"{g}/{n}": t.term for g, terms in self.groups.items() for n, t in terms.items()}
         self.dims = {g: sum(t.dim for t in terms.values()) for g, terms in self.groups.items()}
 
+    def rehearse(self) -> None:
+        """Refuse a term that writes state: it is computed twice a tick, so what it remembers would go on twice."""
+        arena = self._env.arena
+        for term in self.terms.values():
+            before = arena.versions()
+            with calling(term.path):
+                term()
+            written = [name for name, version in arena.versions().items() if before.get(name, version) != version]
+            if written:
+                raise TickgraphError(
+                    f"term {term.path} writes {written[0]!r}, and an observation is computed twice a tick, for "
+                    "final_obs and for obs; write it in a command, reward or metric term, and read it here"
+                )
+
     def look(self, out: dict[str, Tensor]) -> None:
         """Write every group as it would be without a reset; no memory changes."""
         for group, terms in self.groups.items():
