@@ -25,5 +25,5 @@ def lacking(error: BaseException) -> str:
     owner = getattr(error, "obj", None)
     if not isinstance(error, AttributeError) or not type(owner).__module__.startswith("tickgraph."):
         return ""
-    known = [name for name in {*dir(owner), *vars(owner)} if not name.startswith("_")]
-    return f"; {nearby(error.name, sorted(known)) or 'docs/terms.md says what there is'}"
+    known = [name for name in dir(owner) if not name.startswith("_")]
+    return f"; {nearby(error.name, known) or 'docs/terms.md says what there is'}"
