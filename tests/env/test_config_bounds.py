@@ -205,8 +205,9 @@ def test_an_action_names_its_actuators():
         (reward(mdp.undesired_contacts, sensor_names="feet"), "sensor_names is 'feet', expected at least one name"),
         (put("terminations.bad", TerminationTermCfg(mdp.joint_pos_out_of_manual_limit, {"bounds": (1.0, -1.0)})),
          "terminations/bad: bounds is (1.0, -1.0), expected two numbers (low, high) with low < high"),
-        (put("curriculum.bad", CurriculumTermCfg(mdp.reward_weight, {"weight_stages": ((5, NAN),)})),
-         "curriculum/bad: weight_stages is ((5, nan),), expected any number of values"),
+        (put("curriculum.bad", CurriculumTermCfg(
+            mdp.reward_weight, {"reward_name": "alive", "weight_stages": [{"step": 5, "weight": NAN}]})),
+         "curriculum/bad: weight_stages[0]: weight is nan, expected a finite number"),
         (put("commands.bad", mdp.UniformVelocityCommandCfg(ranges=mdp.VelocityRanges(lin_vel_x=(1.0, -1.0)))),
          "commands.bad.ranges.lin_vel_x is (1.0, -1.0), expected two finite numbers, low <= high"),
         (put("commands.bad", mdp.UniformVelocityCommandCfg(rel_standing_envs=1.5)),

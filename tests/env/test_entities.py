@@ -141,6 +141,7 @@ def test_frames_and_velocities_are_mujocos():
             same(arm.data.body_link_quat_w[world, i], data.body(f"arm/{name}").xquat)
             same(arm.data.body_com_pos_w[world, i], data.body(f"arm/{name}").xipos)
         same(arm.data.site_pos_w[world, 0], data.site("arm/hand").xpos)
+        same(arm.data.site_lin_vel_w[world, 0], data.sensor("gyro").data)
         for i, name in enumerate(arm.index.geom_names):
             same(arm.data.geom_pos_w[world, i], data.geom(f"arm/{name}").xpos)
         same(env.scene["gyro"].data[world], data.sensor("gyro").data)

@@ -8,6 +8,7 @@ from mdp_toys import robot_env
 
 from tickgraph import mdp
 from tickgraph.core.arena import Arena
+from tickgraph.core.errors import TickgraphError
 from tickgraph.env.config import CurriculumTermCfg, RewardTermCfg
 
 PARAMS = {"initial": 0.1, "low": 0.05, "high": 0.11, "level_down": 150.0, "level_up": 750.0, "degree": 0.01}
@@ -83,10 +84,15 @@ def test_stages_by_tick():
         commands={"twist": mdp.UniformVelocityCommandCfg(ranges=mdp.VelocityRanges((-1, 1), (-1, 1), (-1, 1)))},
         curriculum={
             "weight": CurriculumTermCfg(
-                mdp.reward_weight, {"reward_name": "alive", "weight_stages": ((2, 3.0), (4, 5.0))}
+                mdp.reward_weight,
+                {"reward_name": "alive", "weight_stages": [{"step": 4, "weight": 5.0}, {"step": 2, "weight": 3.0}]},
             ),
             "ranges": CurriculumTermCfg(
-                mdp.command_ranges, {"command_name": "twist", "stages": ((3, {"lin_vel_x": (-2.0, 3.0)}),)}
+                mdp.commands_vel,
+                {
+                    "command_name": "twist",
+                    "velocity_stages": [{"step": 3, "lin_vel_x": (-2.0, 3.0), "lin_vel_y": None}],
+                },
             ),
         },
     )
@@ -97,3 +103,31 @@ def test_stages_by_tick():
         ranges.append(env.command_manager.term("twist").ranges[0].tolist())
     assert weights == [1.0, 3.0, 3.0, 5.0]
     assert ranges == [[-1.0, 1.0], [-1.0, 1.0], [-2.0, 3.0], [-2.0, 3.0]]
+
+
+@pytest.mark.parametrize(
+    ("stage", "text"),
+    [
+        ((3, (0.0, 1.0)), r"velocity_stages\[1\] is \(3, \(0.0, 1.0\)\), expected a dictionary of step, lin_vel_x, "),
+        ({"step": 3, "lin_vel": (0.0, 1.0)}, r"velocity_stages\[1\] names 'lin_vel'; expected step, lin_vel_x, "),
+        ({"lin_vel_x": (0.0, 1.0)}, r"velocity_stages\[1\] names no step"),
+        ({"step": -1, "lin_vel_x": (0.0, 1.0)}, r"velocity_stages\[1\]: step is -1, expected a whole number"),
+        ({"step": 3, "lin_vel_x": (1.0, 0.0)}, r"velocity_stages\[1\]: lin_vel_x is \(1.0, 0.0\), expected two finite"),
+    ],
+)
+def test_stages_say_what_is_wrong_with_them(stage, text):
+    params = {"command_name": "twist", "velocity_stages": [{"step": 0}, stage]}
+    with pytest.raises(TickgraphError, match=text):
+        robot_env(
+            commands={"twist": mdp.UniformVelocityCommandCfg()},
+            curriculum={"ranges": CurriculumTermCfg(mdp.commands_vel, params)},
+        )
+
+
+def test_a_stage_of_a_weight_says_which():
+    params = {"reward_name": "alive", "weight_stages": [{"step": 3}]}
+    with pytest.raises(TickgraphError, match="weight_stages names no weight from step 3 on; add it"):
+        robot_env(
+            rewards={"alive": RewardTermCfg(mdp.alive, 1.0)},
+            curriculum={"weight": CurriculumTermCfg(mdp.reward_weight, params)},
+        )

@@ -86,3 +86,30 @@ def test_gait_in_radians_and_as_a_clock():
     env = fake_env(commands={"gait": torch.tensor([[0.0, -math.pi]])})
     assert mdp.gait_phase(env, "gait").tolist() == [[0.0, torch.tensor(-math.pi).item()]]
     torch.testing.assert_close(mdp.gait_clock(env, "gait"), torch.tensor([[0.0, 1.0]]))
+
+
+def test_root_velocities_in_the_world():
+    env = fake_env(
+        root_link_lin_vel_w=torch.tensor([[1.0, 2.0, 3.0]]), root_link_ang_vel_w=torch.tensor([[4.0, 5.0, 6.0]])
+    )
+    assert mdp.root_lin_vel_w(env).tolist() == [[1.0, 2.0, 3.0]]
+    assert mdp.root_ang_vel_w(env).tolist() == [[4.0, 5.0, 6.0]]
+
+
+def test_joints_within_their_soft_ranges():
+    env = fake_env(
+        joint_pos=torch.tensor([[-1.0, 3.0], [2.0, 2.5]]),
+        soft_joint_pos_limits=torch.tensor([[-1.0, 1.0], [2.0, 4.0]]),
+    )
+    assert mdp.joint_pos_limit_normalized(env).tolist() == [[-1.0, 0.0], [2.0, -0.5]]
+    one = SceneEntity("robot", joint_ids=torch.tensor([1]))
+    assert mdp.joint_pos_limit_normalized(env, one).tolist() == [[0.0], [-0.5]]
+
+
+def test_forces_on_feet_by_their_logarithm():
+    env = fake_env(
+        sensors={"l": force_sensor((math.e - 1.0, 0.0, 0.0)), "r": force_sensor((0.0, -(math.e**2 - 1.0), 0.0))}
+    )
+    torch.testing.assert_close(
+        mdp.foot_contact_forces(env, ("l", "r")), torch.tensor([[1.0, 0.0, 0.0, 0.0, -2.0, 0.0]])
+    )

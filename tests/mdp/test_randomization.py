@@ -59,6 +59,46 @@ def test_scaled_fields_over_whole_ticks(func, field, index, params):
     assert seen.std(dim=0).min() > 0.02
 
 
+@pytest.mark.parametrize(("operation", "ranges"), [("scale", (0.5, 2.0)), ("add", (-1.0, 3.0)), ("abs", (1.0, 5.0))])
+def test_inertia_follows_mass(operation, ranges):
+    env = every_tick_env(mdp.randomize_body_mass, asset_cfg=BASE, operation=operation, ranges=ranges)
+    body = int(env.scene["robot"].index.body_ids[0])
+    for _ in range(5):
+        env.tick()
+    mass, inertia = env.sim.field("body_mass")[:, body], env.sim.field("body_inertia")[:, body]
+    low, high = {"scale": (1.0, 4.0), "add": (1.0, 5.0), "abs": (1.0, 5.0)}[operation]  # of 2 kg
+    assert mass.min() >= low - 1e-5 and mass.max() <= high + 1e-5 and mass.std() > 0.3
+    default = env.sim.default_field("body_inertia")[body]
+    torch.testing.assert_close(inertia, mass[:, None] / 2.0 * default)
+    others = [int(i) for i in env.scene["robot"].index.body_ids[1:]]
+    assert (env.sim.field("body_mass")[:, others] == env.sim.default_field("body_mass")[others]).all()
+
+
+def test_inertia_stays_where_it_is_told_to_and_mass_is_above_nothing():
+    env = every_tick_env(mdp.randomize_body_mass, asset_cfg=BASE, ranges=(0.5, 2.0), recompute_inertia=False)
+    body = int(env.scene["robot"].index.body_ids[0])
+    env.tick()
+    assert env.sim.field("body_mass")[:, body].std() > 0.1
+    with pytest.raises(TickgraphError, match=r"ranges are \(-2.0, 1.0\) by 'add', which leaves 2 kg no mass"):
+        every_tick_env(mdp.randomize_body_mass, worlds=2, asset_cfg=BASE, ranges=(-2.0, 1.0), operation="add")
+
+
+def test_actuators_are_chosen_by_their_joints_too():
+    joint = SceneEntityCfg("robot", joint_names="a")
+    env = every_tick_env(mdp.randomize_pd_gains, kp_range=(2.0, 3.0), asset_cfg=joint, worlds=4)
+    gains = env.sim.field("actuator_gainprm")[:, :, 0]  # of b, 20, then of a, 10
+    assert (gains[:, 0] == 20.0).all() and (gains[:, 1] >= 20.0).all()
+    env = every_tick_env(mdp.randomize_effort_limits, ranges=(2.0, 3.0), asset_cfg=joint, worlds=4)
+    limits = env.sim.field("actuator_forcerange")[:, :, 1]
+    assert (limits[:, 0] == 3.0).all() and (limits[:, 1] >= 10.0).all()
+
+
+def test_a_field_is_not_selected_by_what_it_has_no_rows_of():
+    text = "geom_friction has a row for each geom, but asset_cfg names body_names alone; select by geom_names"
+    with pytest.raises(TickgraphError, match=text):
+        every_tick_env(mdp.randomize_field, worlds=2, field="geom_friction", ranges=(0.5, 1.0), asset_cfg=BASE)
+
+
 def test_added_centre_of_mass():
     env = every_tick_env(mdp.randomize_field, field="body_ipos", ranges=(-0.01, 0.01), operation="add", asset_cfg=BASE)
     body = int(env.scene["robot"].index.body_ids[0])

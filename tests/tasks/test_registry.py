@@ -154,3 +154,17 @@ def test_a_value_of_another_type_is_named_by_its_path(tmp_path: Path, change: st
     file.write_text("from tickgraph.tasks.cartpole import cartpole_swingup\n" + "\n".join(lines))
     with pytest.raises(TickgraphError, match=text):
         registry.load(f"{file}:make")
+
+
+def test_a_field_that_a_configuration_has_not_is_told_with_those_it_has(file: Path) -> None:
+    code = "from tickgraph import mdp\ndef made():\n    return mdp.UniformVelocityCommandCfg({})\n"
+    for given, text in (
+        ("rel_standing_env=0.1", "unexpected keyword argument 'rel_standing_env'; did you mean 'rel_standing_envs'"),
+        (
+            "heading_command=True",
+            "unexpected keyword argument 'heading_command'; it has class_type, resampling_time_range",
+        ),
+    ):
+        file.write_text(code.format(given))
+        with pytest.raises(TickgraphError, match=text):
+            registry.load(f"{file}:made")

@@ -153,6 +153,10 @@ class Arena:
         """Return by name what its owner alone may write."""
         return {name: entry.tensor for name, entry in self._entries.items() if entry.read_only}
 
+    def versions(self) -> dict[str, int]:
+        """Return by name how often each tensor has been written so far."""
+        return {name: entry.tensor._version for name, entry in self._entries.items()}
+
     def constants(self) -> dict[str, Tensor]:
         """Return by name what follows from the configuration, and is in no snapshot."""
         return {name: entry.tensor for name, entry in self._entries.items() if entry.constant}

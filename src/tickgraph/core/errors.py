@@ -18,3 +18,12 @@ def nearby(name: str, options: Iterable[str]) -> str:
     found = difflib.get_close_matches(str(name).lower(), list(by_lower), n=3, cutoff=0.6)
     matches = [by_lower[match] for match in found]
     return f"did you mean {' or '.join(repr(match) for match in matches)}?" if matches else ""
+
+
+def lacking(error: BaseException) -> str:
+    """Return "; did you mean 'x'?" where an object of this package was asked for what it has not, else ""."""
+    owner = getattr(error, "obj", None)
+    if not isinstance(error, AttributeError) or not type(owner).__module__.startswith("tickgraph."):
+        return ""
+    known = [name for name in dir(owner) if not name.startswith("_")]
+    return f"; {nearby(error.name, known) or 'docs/terms.md says what there is'}"

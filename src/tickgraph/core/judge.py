@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tickgraph.core.arena import Arena
-from tickgraph.core.errors import TickgraphError
+from tickgraph.core.errors import TickgraphError, lacking
 from tickgraph.core.foreign import foreign_classes, function_of, functions_of, is_foreign
 from tickgraph.core.host_state import (
     HostState,
@@ -170,6 +170,7 @@ def _judge(call: JudgedCall, around: Callable[[], AbstractContextManager[object]
     except (Exception, SystemExit) as error:
         text = str(error).strip().splitlines()
         reason = f"raises {type(error).__name__}: {text[0]}" if text else f"raises {type(error).__name__}"
+        reason += lacking(error)
         watch.note(ERROR, reason, watch.place_of(error))
     for owner, name in changed_host_state(before, owners):
         if (id(owner), name) in watch.assigned:

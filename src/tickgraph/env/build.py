@@ -24,6 +24,7 @@ from tickgraph.env.managers import (
 )
 from tickgraph.env.observations import ObservationManager
 from tickgraph.env.scene import SceneView
+from tickgraph.env.selected import every_selector_read
 from tickgraph.env.stats import EpisodeStats
 from tickgraph.env.term import calling
 from tickgraph.sim.backend import FRESH, make_backend
@@ -110,7 +111,7 @@ def rehearse(env: Env) -> None:
     for manager in env.managers:
         manager.rehearse()
         for call in manager.calls():
-            with calling(f"{call.manager}/{call.term}"), env.rng.each_draw_once():
+            with calling(f"{call.manager}/{call.term}"), env.rng.each_draw_once(), every_selector_read(call):
                 call.fn()
     for part in transition.PARTS:
         part(env)

@@ -88,10 +88,14 @@ class ObservationTermCfg:
 
 @dataclass
 class ObservationGroupCfg:
-    """Terms concatenated in order into one ``(N, D)`` tensor. Noise is applied only where ``enable_corruption``."""
+    """Terms concatenated in order into one ``(N, D)`` tensor. Noise is applied only where ``enable_corruption``.
+
+    A ``history_length`` holds for each of its terms, whatever they say themselves; ``None`` leaves it to them.
+    """
 
     terms: Terms[ObservationTermCfg] = field(default_factory=dict)
     enable_corruption: bool = False
+    history_length: Whole | None = None
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -124,6 +125,11 @@ class ObservationTerm:
             self.delay.draw(mask)
 
 
+def _in_group(term: ObservationTermCfg, group: ObservationGroupCfg) -> ObservationTermCfg:
+    """Return a term's configuration with what its group says of all of them."""
+    return term if group.history_length is None else replace(term, history_length=group.history_length)
+
+
 class ObservationManager(Manager):
     """Groups of observations. ``env.obs[group]`` and ``env.final_obs[group]`` are (N, D) float32."""
 
@@ -131,12 +137,15 @@ class ObservationManager(Manager):
 
     def __init__(self, env: Env, cfgs: dict[str, ObservationGroupCfg]) -> None:
         if "actor" not in cfgs:
-            raise TickgraphError("the task has no observation group 'actor'; add one to EnvCfg.observations")
+            has = f"; it has {', '.join(repr(name) for name in cfgs)}" if cfgs else ""
+            raise TickgraphError(
+                f"the task has no observation group 'actor', which the policy sees{has}; add it to EnvCfg.observations"
+            )
         self._env, self.cfgs = env, cfgs
         self.groups: dict[str, dict[str, ObservationTerm]] = {}
         for group, cfg in cfgs.items():
             self.groups[group] = {
-                name: ObservationTerm(env, group, name, term, cfg.enable_corruption)
+                name: ObservationTerm(env, group, name, _in_group(term, cfg), cfg.enable_corruption)
                 for name, term in cfg.terms.items()
                 if term is not None
             }
@@ -144,6 +153,20 @@ class ObservationManager(Manager):
                 raise TickgraphError(f"observation group {group!r} has no term; add one or leave the group out")
         self.terms = {f"{g}/{n}": t.term for g, terms in self.groups.items() for n, t in terms.items()}
         self.dims = {g: sum(t.dim for t in terms.values()) for g, terms in self.groups.items()}
+
+    def rehearse(self) -> None:
+        """Refuse a term that writes state: it is computed twice a tick, so what it remembers would go on twice."""
+        arena = self._env.arena
+        for term in self.terms.values():
+            before = arena.versions()
+            with calling(term.path):
+                term()
+            written = [name for name, version in arena.versions().items() if before.get(name, version) != version]
+            if written:
+                raise TickgraphError(
+                    f"term {term.path} writes {written[0]!r}, and an observation is computed twice a tick, for "
+                    "final_obs and for obs; write it in a command, reward or metric term, and read it here"
+                )
 
     def look(self, out: dict[str, Tensor]) -> None:
         """Write every group as it would be without a reset; no memory changes."""

@@ -12,11 +12,14 @@ from tickgraph.core import rotation
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.config import SceneEntityCfg
+from tickgraph.env.sensors import Sensor
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
 
 Index = slice | Tensor
+PARTS = ("joint", "body", "geom", "site", "actuator")
+"""What a selector names: joint_names, body_names, ..."""
 _SOFT_LIMIT_FACTOR = 0.9  # share of a joint's range that soft_joint_pos_limits keeps, as in mjlab's G1
 
 
@@ -46,6 +49,7 @@ class EntityData:
         self._bodies = _columns(env, f"{path}/body_ids", index.body_ids)
         self._geoms = _columns(env, f"{path}/geom_ids", index.geom_ids)
         self._sites = _columns(env, f"{path}/site_ids", index.site_ids)
+        self._site_bodies = _columns(env, f"{path}/site_body", index.site_body)
         self._actuators = _columns(env, f"{path}/actuator_ids", index.actuator_ids)
         self._root = int(index.root_body_id)
         # cvel is taken at the centre of mass of a body's whole tree; an entity may consist of several trees.
@@ -54,6 +58,10 @@ class EntityData:
         self._trees: Index = slice(roots[0], roots[0] + 1)
         if len(roots) > 1:
             self._trees = arena.constant(f"{path}/body_root_ids", index.body_root_ids, torch.int64, "tree of each body")
+        tree_of = dict(zip(index.body_ids.tolist(), index.body_root_ids.tolist(), strict=True))
+        self._site_trees = _columns(
+            env, f"{path}/site_root_ids", [tree_of.get(body, body) for body in index.site_body.tolist()]
+        )
 
         def constant(what: str, value: Any, why: str) -> Tensor:
             return arena.constant(f"{path}/{what}", torch.as_tensor(value, dtype=torch.float32), torch.float32, why)
@@ -196,6 +204,13 @@ class EntityData:
         """(N, S, 3) m."""
         return self._sim.view("site_xpos")[:, self._sites]
 
+    @property
+    def site_lin_vel_w(self) -> Tensor:
+        """(N, S, 3) m/s."""
+        cvel = self._sim.view("cvel")[:, self._site_bodies]
+        arm = self._sim.view("subtree_com")[:, self._site_trees] - self.site_pos_w
+        return cvel[..., 3:] - torch.linalg.cross(cvel[..., :3], arm)
+
 
 class Entity:
     """One entity of the scene: its index, its data and masked writes of its state.
@@ -279,30 +294,6 @@ class Entity:
         return self._root_qpos
 
 
-class Sensor:
-    """One MuJoCo sensor in every world: ``data`` (N, D) float32; a contact sensor has ``found`` and ``force`` too."""
-
-    def __init__(self, env: Env, name: str, adr: int, dim: int) -> None:
-        self.name = name
-        self._sim = env.sim
-        self._columns = slice(adr, adr + dim)
-
-    @property
-    def data(self) -> Tensor:
-        """(N, D)."""
-        return self._sim.view("sensordata")[:, self._columns]
-
-    @property
-    def found(self) -> Tensor:
-        """(N,) number of contacts, of the last substep; contact sensors only."""
-        return self.data[:, 0]
-
-    @property
-    def force(self) -> Tensor:
-        """(N, 3) N, net contact force of the last substep; contact sensors only."""
-        return self.data[:, 1:4]
-
-
 @dataclass(frozen=True)
 class SceneEntity:
     """A resolved :class:`SceneEntityCfg`: index tensors, or ``slice(None)`` for all, into the entity's own lists."""
@@ -322,10 +313,12 @@ class SceneView:
         self._env = env
         scene = env.sim.scene
         self.entities = {name: Entity(env, name, scene.entity(name)) for name in scene.entity_names}
+        declared = {cfg.name: cfg for cfg in scene.cfg.sensors}
         self.sensors = {}
         for name in scene.sensor_names:
             info = scene.sensor(name)
-            self.sensors[name] = Sensor(env, name, info.adr, info.dim)
+            self.sensors[name] = Sensor(env, name, info.adr, info.dim, declared.get(name))
+        self._timed = [sensor for sensor in self.sensors.values() if sensor.times is not None]
         self._selectors = 0
 
     def __getitem__(self, name: str) -> Any:
@@ -336,22 +329,34 @@ class SceneView:
             raise TickgraphError(f"the scene has no entity or sensor {name!r}; {hint}")
         return item
 
+    def update(self) -> None:
+        """Let the times of contact sensors go on by the tick whose state is new."""
+        for sensor in self._timed:
+            sensor.times.update(sensor.force, self._env.step_dt)
+
     def reset(self, mask: Tensor) -> None:
         """Stage the initial state, of every entity and of every kind of joint, for the worlds of a mask."""
         sim = self._env.sim
         assign_rows(sim.staging_qpos, mask, sim.default_qpos)
         assign_rows(sim.staging_qvel, mask, sim.default_qvel)
         self._env.mark_written(mask)
+        for sensor in self._timed:
+            sensor.times.reset(mask)
 
     def resolve(self, cfg: SceneEntityCfg) -> SceneEntity:
         """Turn a selector's patterns into index tensors; unknown names raise TickgraphError with nearby ones."""
+        if cfg.name in self.sensors:
+            raise TickgraphError(
+                f"{cfg.name!r} is a sensor, which no SceneEntityCfg selects: give its name alone, as in "
+                f"{{'sensor_name': {cfg.name!r}}}"
+            )
         if cfg.name not in self.entities:
             hint = nearby(cfg.name, self.entities) or f"the scene has {', '.join(self.entities)}"
             raise TickgraphError(f"the scene has no entity {cfg.name!r}; {hint}")
         index = self.entities[cfg.name].index
         self._selectors += 1
         ids: dict[str, Index] = {}
-        for part in ("joint", "body", "geom", "site", "actuator"):
+        for part in PARTS:
             patterns = getattr(cfg, f"{part}_names")
             if patterns is None:
                 continue

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.errors import TickgraphError, lacking, nearby
 from tickgraph.core.fields import check_arguments
 from tickgraph.core.judge import JudgedCall
 from tickgraph.core.memory import out_of_memory
@@ -61,7 +61,7 @@ def own_code(what: str) -> Iterator[None]:
 def said(error: BaseException) -> str:
     """Return what a task's own code raised, with the function, file and line where it did."""
     place = place_of(reversed(list(traceback.walk_tb(error.__traceback__))))
-    text = "it ends the program" if isinstance(error, SystemExit) else first_line(error)
+    text = "it ends the program" if isinstance(error, SystemExit) else first_line(error) + lacking(error)
     return f"{type(error).__name__}: {text}{f' at {place}' if place else ''}"
 
 
@@ -98,22 +98,26 @@ class Term:
         self._passed = passed
         self.path = f"{manager}/{name}"
         self.user_function = cfg.func
+        called = cfg.func.__call__ if inspect.isclass(cfg.func) else cfg.func
+        known = _parameters(called, inspect.isclass(cfg.func))
+        check_arguments(called, cfg.params, f"term {self.path}")
+        self._check_params(known)
         with naming(self.path):
             self.params = {
                 key: env.scene.resolve(value) if isinstance(value, SceneEntityCfg) else value
-                for key, value in cfg.params.items()
+                for key, value in {**_selectors(known), **cfg.params}.items()
             }
         self.instance = None
-        called = cfg.func.__call__ if inspect.isclass(cfg.func) else cfg.func
-        check_arguments(called, cfg.params, f"term {self.path}")
         if inspect.isclass(cfg.func):
+            _check_built(cfg.func, self.path)
             self.instance = build_instance(cfg.func, cfg, env, self.path)
             if not callable(self.instance):
                 raise TickgraphError(f"term {self.path}: class {cfg.func.__name__} needs a __call__ method")
         elif not callable(cfg.func):
             raise TickgraphError(f"term {self.path}: func must be a function or a class, not {cfg.func!r}")
+        elif "rng" in known and "rng" not in self.params:
+            self.params["rng"] = env.rng.stream(self.path)
         self._function = self.instance if self.instance is not None else cfg.func
-        self._check_params()
 
     def __call__(self, *args: Any) -> Any:
         return self._function(self._env, *args, **self.params)
@@ -122,32 +126,23 @@ class Term:
         if self.instance is not None and hasattr(self.instance, "reset"):
             self.instance.reset(mask)
 
-    def _check_params(self) -> None:
-        target = self.instance.__call__ if self.instance is not None else self._function
-        try:
-            signature = inspect.signature(target)
-        except (TypeError, ValueError):
-            return
-        known = signature.parameters
-        if self.instance is None and "rng" in known and "rng" not in self.params:
-            self.params["rng"] = self._env.rng.stream(self.path)
-        with naming(self.path):
-            for key, parameter in known.items():
-                if isinstance(parameter.default, SceneEntityCfg) and key not in self.params:
-                    self.params[key] = self._env.scene.resolve(parameter.default)
-        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+    def _check_params(self, known: Mapping[str, inspect.Parameter]) -> None:
+        """Refuse parameters that the function does not take, or that it takes and were not given."""
+        kinds = {parameter.kind for parameter in known.values()}
+        if not known or inspect.Parameter.VAR_KEYWORD in kinds:
             return
         own = list(known)[1 + len(self._passed) :]  # the manager passes env and, for events, the mask
-        if not any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in known.values()):
+        if inspect.Parameter.VAR_POSITIONAL not in kinds:
             self._check_passed(list(known)[: 1 + len(self._passed)])
-        for key in self.params:
+        for key in self.cfg.params:
             if key not in own:
                 hint = nearby(key, own) or f"it takes {', '.join(own) or 'none'}"
                 raise TickgraphError(f"term {self.path}: {label(self.cfg)} has no parameter {key!r}; {hint}")
+        drawn = () if inspect.isclass(self.cfg.func) else ("rng",)
         for key in own:
             parameter = known[key]
-            optional = parameter.default is not inspect.Parameter.empty
-            if not optional and key not in self.params and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
+            optional = parameter.default is not inspect.Parameter.empty or key in drawn
+            if not optional and key not in self.cfg.params and parameter.kind is not inspect.Parameter.VAR_POSITIONAL:
                 raise TickgraphError(f"term {self.path}: {label(self.cfg)} needs {key!r}; add it to params")
 
     def _check_passed(self, names: list[str]) -> None:
@@ -168,6 +163,37 @@ class Term:
                     f"term {self.path}: {label(self.cfg)} takes {name!r} where {passed!r} is passed; write it as "
                     f"(env, {passed}, {name}, ...)"
                 )
+
+
+def _parameters(function: Any, bound: bool) -> dict[str, inspect.Parameter]:
+    """Return a function's parameters by name, without a method's first one; none where they cannot be known."""
+    try:
+        known = dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {}
+    named = next(iter(known), None)
+    if bound and named is not None and known[named].kind is not inspect.Parameter.VAR_POSITIONAL:
+        del known[named]
+    return known
+
+
+def _check_built(cls: type, path: str) -> None:
+    """Refuse a class that cannot be built as every term is: as (cfg, env, path)."""
+    plain_object = cls.__init__ is object.__init__ and cls.__new__ is object.__new__
+    own = {} if plain_object else _parameters(cls.__init__, True)
+    taken = [p for p in own.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [p for p in taken if p.default is p.empty]
+    several = any(p.kind is p.VAR_POSITIONAL for p in own.values())
+    if len(needed) > 3 or (len(taken) < 3 and not several):
+        raise TickgraphError(
+            f"term {path}: class {cls.__name__} is built as {cls.__name__}(cfg, env, path), and its __init__ takes "
+            f"({', '.join(own)}); path is the name that its tensors begin with"
+        )
+
+
+def _selectors(known: Mapping[str, inspect.Parameter]) -> dict[str, SceneEntityCfg]:
+    """Return the selectors among the defaults of parameters: a term receives these resolved too."""
+    return {key: p.default for key, p in known.items() if isinstance(p.default, SceneEntityCfg)}
 
 
 class Manager:

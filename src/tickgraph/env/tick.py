@@ -120,6 +120,7 @@ def apply(env: Env) -> None:
 def judge(env: Env) -> None:
     """Terminations and rewards of the new state, under the command that the policy saw."""
     env.episode_length += 1
+    env.scene.update()
     env.termination_manager.compute(env.terminated, env.truncated)
     env.reward_manager.compute(env.reward)
 

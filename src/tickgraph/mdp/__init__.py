@@ -1,5 +1,6 @@
 """Terms of tasks: actions, observations, rewards, terminations, commands, events, randomisation, curricula, metrics."""
 
+from tickgraph.core.errors import nearby
 from tickgraph.mdp.actions import (
     JointActionCfg,
     JointEffortAction,
@@ -16,7 +17,11 @@ from tickgraph.mdp.commands import (
     UniformVelocityCommandCfg,
     VelocityRanges,
 )
-from tickgraph.mdp.curricula import command_ranges, penalty_scale, reward_weight
+from tickgraph.mdp.curricula import (
+    commands_vel,
+    penalty_scale,
+    reward_weight,
+)
 from tickgraph.mdp.events import (
     push_by_setting_velocity,
     reset_joints_by_offset,
@@ -26,16 +31,35 @@ from tickgraph.mdp.events import (
 )
 from tickgraph.mdp.feet import (
     feet_air_time,
+    feet_air_time_in_range,
+    feet_air_time_positive_biped,
+    feet_clearance,
     feet_orientation_l2,
     feet_phase,
     feet_slide,
+    feet_slip,
+    feet_swing_height,
     gait_contact,
+    soft_landing,
     swing_foot_arc,
     swing_foot_height,
 )
-from tickgraph.mdp.gait import cycle_fraction, foot_height, wrap_to_pi
-from tickgraph.mdp.metrics import action_saturation, air_share, lin_vel_error, yaw_rate_error
-from tickgraph.mdp.motion_command import MotionCommand, MotionCommandCfg
+from tickgraph.mdp.gait import (
+    cycle_fraction,
+    gait_foot_height,
+    wrap_to_pi,
+)
+from tickgraph.mdp.metrics import (
+    action_saturation,
+    air_share,
+    lin_vel_error,
+    mean_action_acc,
+    yaw_rate_error,
+)
+from tickgraph.mdp.motion_command import (
+    MotionCommand,
+    MotionCommandCfg,
+)
 from tickgraph.mdp.motion_rewards import (
     bodies_below_height,
     joint_pos_hard_limits_l2,
@@ -71,47 +95,69 @@ from tickgraph.mdp.observations import (
     body_pos_b,
     builtin_sensor,
     contact_found,
+    foot_air_time,
+    foot_contact_forces,
     gait_clock,
     gait_phase,
     generated_commands,
     joint_pos,
+    joint_pos_limit_normalized,
     joint_pos_rel,
     joint_pos_sin_cos,
     joint_vel,
     joint_vel_rel,
     last_action,
     projected_gravity,
+    root_ang_vel_w,
+    root_lin_vel_w,
     root_pos_w,
     root_quat_w,
     site_height,
     up_vector,
 )
+from tickgraph.mdp.pose_command import (
+    PoseRanges,
+    UniformPoseCommand,
+    UniformPoseCommandCfg,
+    orientation_command_error,
+    position_command_error,
+    position_command_error_tanh,
+)
+from tickgraph.mdp.posture import (
+    joint_deviation_l1,
+    joint_deviation_l2,
+    posture,
+    stand_still_joint_deviation_l1,
+    variable_posture,
+)
 from tickgraph.mdp.randomization import (
+    randomize_body_mass,
     randomize_effort_limits,
     randomize_encoder_bias,
     randomize_field,
     randomize_pd_gains,
 )
 from tickgraph.mdp.rewards import (
+    action_acc_l2,
     action_l2,
     action_rate_l2,
     alive,
     ang_vel_xy_l2,
+    angular_momentum_penalty,
     base_height_l2,
+    body_angular_velocity_penalty,
+    contact_forces,
     electrical_power_cost,
     flat_orientation_l2,
     is_alive,
     is_terminated,
     joint_acc_l2,
-    joint_deviation_l1,
-    joint_deviation_l2,
     joint_pos_limits,
     joint_torques_l2,
+    joint_vel_l1,
     joint_vel_l2,
     lin_vel_z_l2,
-    posture,
-    track_angular_velocity,
-    track_linear_velocity,
+    self_collision_cost,
     undesired_contacts,
     upright,
 )
@@ -123,6 +169,14 @@ from tickgraph.mdp.terminations import (
     joint_vel_out_of_manual_limit,
     root_height_below_minimum,
     time_out,
+)
+from tickgraph.mdp.tracking import (
+    track_ang_vel_z_exp,
+    track_ang_vel_z_world_exp,
+    track_angular_velocity,
+    track_lin_vel_xy_exp,
+    track_lin_vel_xy_yaw_frame_exp,
+    track_linear_velocity,
 )
 
 __all__ = [
@@ -137,15 +191,20 @@ __all__ = [
     "JointVelocityActionCfg",
     "MotionCommand",
     "MotionCommandCfg",
+    "PoseRanges",
+    "UniformPoseCommand",
+    "UniformPoseCommandCfg",
     "UniformVelocityCommand",
     "UniformVelocityCommandCfg",
     "VelocityRanges",
+    "action_acc_l2",
     "action_l2",
     "action_rate_l2",
     "action_saturation",
     "air_share",
     "alive",
     "ang_vel_xy_l2",
+    "angular_momentum_penalty",
     "bad_anchor_ori",
     "bad_anchor_pos_z_only",
     "bad_motion_body_pos_z_only",
@@ -155,20 +214,29 @@ __all__ = [
     "base_lin_vel",
     "base_pos_z",
     "bodies_below_height",
+    "body_angular_velocity_penalty",
     "body_pos_b",
     "builtin_sensor",
-    "command_ranges",
+    "commands_vel",
+    "contact_forces",
     "contact_found",
     "cycle_fraction",
     "electrical_power_cost",
     "feet_air_time",
+    "feet_air_time_in_range",
+    "feet_air_time_positive_biped",
+    "feet_clearance",
     "feet_orientation_l2",
     "feet_phase",
     "feet_slide",
+    "feet_slip",
+    "feet_swing_height",
     "flat_orientation_l2",
-    "foot_height",
+    "foot_air_time",
+    "foot_contact_forces",
     "gait_clock",
     "gait_contact",
+    "gait_foot_height",
     "gait_phase",
     "generated_commands",
     "illegal_contact",
@@ -179,6 +247,7 @@ __all__ = [
     "joint_deviation_l2",
     "joint_pos",
     "joint_pos_hard_limits_l2",
+    "joint_pos_limit_normalized",
     "joint_pos_limits",
     "joint_pos_out_of_limit",
     "joint_pos_out_of_manual_limit",
@@ -186,12 +255,14 @@ __all__ = [
     "joint_pos_sin_cos",
     "joint_torques_l2",
     "joint_vel",
+    "joint_vel_l1",
     "joint_vel_l2",
     "joint_vel_out_of_manual_limit",
     "joint_vel_rel",
     "last_action",
     "lin_vel_error",
     "lin_vel_z_l2",
+    "mean_action_acc",
     "motion_anchor_error",
     "motion_anchor_ori_b",
     "motion_anchor_pos_b",
@@ -209,10 +280,14 @@ __all__ = [
     "motion_joint_velocity_error_exp",
     "motion_relative_body_orientation_error_exp",
     "motion_relative_body_position_error_exp",
+    "orientation_command_error",
     "penalty_scale",
+    "position_command_error",
+    "position_command_error_tanh",
     "posture",
     "projected_gravity",
     "push_by_setting_velocity",
+    "randomize_body_mass",
     "randomize_effort_limits",
     "randomize_encoder_bias",
     "randomize_field",
@@ -224,18 +299,51 @@ __all__ = [
     "reward_weight",
     "robot_body_ori_b",
     "robot_body_pos_b",
+    "root_ang_vel_w",
     "root_height_below_minimum",
+    "root_lin_vel_w",
     "root_pos_w",
     "root_quat_w",
+    "self_collision_cost",
     "site_height",
+    "soft_landing",
+    "stand_still_joint_deviation_l1",
     "swing_foot_arc",
     "swing_foot_height",
     "time_out",
+    "track_ang_vel_z_exp",
+    "track_ang_vel_z_world_exp",
     "track_angular_velocity",
+    "track_lin_vel_xy_exp",
+    "track_lin_vel_xy_yaw_frame_exp",
     "track_linear_velocity",
     "undesired_contacts",
     "up_vector",
     "upright",
+    "variable_posture",
     "wrap_to_pi",
     "yaw_rate_error",
 ]
+
+# What Isaac Lab and mjlab call otherwise, or have and this package has in another way.
+_HERE = {
+    "apply_external_force_torque": "push_by_setting_velocity",
+    "dr": "randomize_field, randomize_body_mass, randomize_pd_gains and the like",
+    "foot_contact": "contact_found",
+    "foot_height": "site_height, for flat ground",
+    "joint_effort": "a recorder or observation of env.scene['robot'].data.actuator_force",
+    "modify_reward_weight": "reward_weight",
+    "nan_detection": "nothing: a world that is not finite ends by itself, as invalid",
+    "randomize_actuator_gains": "randomize_pd_gains",
+    "randomize_joint_parameters": "randomize_field with field='dof_armature', 'dof_frictionloss' or 'dof_damping'",
+    "randomize_rigid_body_com": "randomize_field with field='body_ipos' and operation='add'",
+    "randomize_rigid_body_mass": "randomize_body_mass",
+    "randomize_rigid_body_material": "randomize_field with field='geom_friction'",
+    "reward_curriculum": "reward_weight",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Say what a term that is not here is called, or what looks like it."""
+    hint = f"use {_HERE[name]}" if name in _HERE else nearby(name, __all__) or "write it as a function of your own"
+    raise AttributeError(f"tickgraph.mdp has no {name!r}; {hint} (docs/terms.md lists all)")

@@ -22,11 +22,14 @@ from tickgraph.mdp.ranges import Range
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
 
+_LEAST_FORWARD = 0.3  # m/s, as in mjlab
+
 
 class UniformVelocityCommand(CommandTerm):
     """Forward and lateral velocity (m/s) and yaw rate (rad/s) in the robot's frame, drawn uniformly.
 
-    Some worlds may stand still, and some steer to a heading in the world instead of following a drawn yaw rate.
+    Some worlds may stand still, some go straight ahead, and some steer to a heading in the world instead of following a
+    drawn yaw rate.
 
     Attributes:
         ranges: (4, 2) float32, low and high of forward, lateral, yaw rate and heading; a curriculum may write it.
@@ -58,9 +61,13 @@ class UniformVelocityCommand(CommandTerm):
         if cfg.min_planar_speed > 0.0:
             small = torch.linalg.vector_norm(value[:, :2], dim=1, keepdim=True) <= cfg.min_planar_speed
             value = torch.cat((torch.where(small, 0.0, value[:, :2]), value[:, 2:]), dim=1)
-        if cfg.rel_standing_envs > 0.0 or self._steers:
-            kind = self.rng.uniform("kind", 2)
+        if cfg.rel_standing_envs > 0.0 or self._steers or cfg.rel_forward_envs > 0.0:
+            kind = self.rng.uniform("kind", 3 if cfg.rel_forward_envs > 0.0 else 2)
             standing = kind[:, 0] < cfg.rel_standing_envs
+            if cfg.rel_forward_envs > 0.0:
+                ahead = value[:, :1].abs().clamp_min(_LEAST_FORWARD)
+                ahead = torch.cat((ahead, torch.zeros_like(value[:, 1:])), dim=1)
+                value = torch.where(kind[:, 2:] < cfg.rel_forward_envs, ahead, value)
             value = torch.where(standing[:, None], 0.0, value)
             if self._steers:
                 assign_rows(self._heading, mask, self.rng.uniform("heading", 1, low[3], high[3])[:, 0])
@@ -132,6 +139,8 @@ class UniformVelocityCommandCfg(CommandTermCfg):
         ranges: where it is drawn from.
         min_planar_speed: m/s; a planar velocity of at most this norm becomes 0 (the yaw rate stays).
         rel_standing_envs: share of the draws that are all 0.
+        rel_forward_envs: share of the draws that go straight ahead, at the drawn forward speed's magnitude and at least
+            0.3 m/s; one that also steers to a heading turns all the same.
         rel_heading_envs: share of the draws that steer to a heading, by yaw rate = stiffness * error, clipped.
         heading_control_stiffness: 1/s.
         entity_name: whose heading.
@@ -142,6 +151,7 @@ class UniformVelocityCommandCfg(CommandTermCfg):
     min_planar_speed: NotNegative = 0.0
     rel_standing_envs: Share = 0.0
     rel_heading_envs: Share = 0.0
+    rel_forward_envs: Share = 0.0
     heading_control_stiffness: Finite = 1.0
     entity_name: str = "robot"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,10 +10,14 @@ from torch import Tensor
 
 from tickgraph.core.bounds import Finite, Positive, Range, Share, Whole
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.fields import check_value
 from tickgraph.core.sums import world_sum
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
+
+Stages = Sequence[Mapping[str, Any]]
+"""Of a rule by ticks: ({"step": tick, ...}, ...), in any order."""
 
 
 class penalty_scale:
@@ -78,56 +83,80 @@ class reward_weight:
 
     Params:
         reward_name: the term.
-        weight_stages: ((tick, weight), ...) in ascending order of ticks since the environment's reset; before the first
-            one the configured weight holds.
+        weight_stages: ({"step": tick, "weight": weight}, ...); ticks count from the environment's reset, and before the
+            first one the configured weight holds.
     """
 
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
-        stages = sorted(cfg.params["weight_stages"])
+        stages = _stages(f"{path}: weight_stages", cfg.params["weight_stages"], {"weight": Finite})
+        lacking = next((stage for stage in stages if "weight" not in stage), None)
+        if lacking is not None:
+            raise TickgraphError(f"{path}: weight_stages names no weight from step {lacking['step']} on; add it")
         self._column = env.reward_manager.term_index(cfg.params["reward_name"])
-        first = env.cfg.rewards[cfg.params["reward_name"]].weight
+        weights = [env.cfg.rewards[cfg.params["reward_name"]].weight, *(stage["weight"] for stage in stages)]
         constant = env.arena.constant
-        self._ticks = constant(f"{path}/ticks", [int(t) for t, _ in stages], torch.int64, "when a stage begins")
-        self._weights = constant(f"{path}/weights", [first, *(w for _, w in stages)], torch.float32, "weight by stage")
+        self._ticks = constant(f"{path}/ticks", [s["step"] for s in stages], torch.int64, "when a stage begins")
+        self._weights = constant(f"{path}/weights", weights, torch.float32, "weight by stage")
 
-    def __call__(
-        self, env: Env, mask: Tensor, reward_name: str, weight_stages: tuple[tuple[Whole, Finite], ...]
-    ) -> Tensor:
+    def __call__(self, env: Env, mask: Tensor, reward_name: str, weight_stages: Stages) -> Tensor:
         weight = self._weights.gather(0, (env.rng.tick >= self._ticks).sum().reshape(1))
         env.reward_manager.weights[self._column].copy_(weight[0])
         return weight
 
 
-class command_ranges:
-    """Widen the ranges of a velocity command at given ticks.
+class commands_vel:
+    """Change the ranges of a velocity command at given ticks (mjlab). Returns the number of the stage, which is logged.
 
     Params:
         command_name: a ``UniformVelocityCommand``.
-        stages: ((tick, {"lin_vel_x": (low, high), ...}), ...) in ascending order of ticks since the environment's
-            reset; what a stage does not name stays as it was in the stage before.
+        velocity_stages: ({"step": tick, "lin_vel_x": (low, high), ...}, ...); ticks count from the environment's reset,
+            and what a stage does not name stays as it was in the stage before.
     """
 
     names = ("lin_vel_x", "lin_vel_y", "ang_vel_z", "heading")
 
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
-        stages = sorted(cfg.params["stages"], key=lambda stage: stage[0])
+        kinds = dict.fromkeys(self.names, Range)
+        stages = _stages(f"{path}: velocity_stages", cfg.params["velocity_stages"], kinds)
         self._command = env.command_manager.term(cfg.params["command_name"])
         first = self._command.cfg.ranges
         row = [getattr(first, name) or (-torch.pi, torch.pi) for name in self.names]
         rows = [row]
-        for _, change in stages:
-            unknown = [name for name in change if name not in self.names]
-            if unknown:
-                raise TickgraphError(f"{path}: a stage names {unknown[0]!r}; expected {', '.join(self.names)}")
-            row = [change.get(name, old) for name, old in zip(self.names, row, strict=True)]
+        for stage in stages:
+            row = [stage.get(name, old) for name, old in zip(self.names, row, strict=True)]
             rows.append(row)
         constant = env.arena.constant
-        self._ticks = constant(f"{path}/ticks", [int(t) for t, _ in stages], torch.int64, "when a stage begins")
+        self._ticks = constant(f"{path}/ticks", [s["step"] for s in stages], torch.int64, "when a stage begins")
         self._rows = constant(f"{path}/ranges", rows, torch.float32, "ranges by stage")
 
-    def __call__(
-        self, env: Env, mask: Tensor, command_name: str, stages: tuple[tuple[Whole, dict[str, Range]], ...]
-    ) -> Tensor:
+    def __call__(self, env: Env, mask: Tensor, command_name: str, velocity_stages: Stages) -> Tensor:
         stage = (env.rng.tick >= self._ticks).sum()
         self._command.ranges.copy_(self._rows.index_select(0, stage.reshape(1))[0])
         return stage.to(torch.float32)
+
+
+def _stages(what: str, given: Stages, kinds: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return stages in the order of their steps, without what is None in them.
+
+    Args:
+        what: whose they are, for errors.
+        given: dictionaries of "step" and some of ``kinds``.
+        kinds: type of each value that a stage may have.
+
+    Raises:
+        TickgraphError: a stage is no dictionary, has no step, an unknown name or a value of another type.
+    """
+    stages = []
+    for number, stage in enumerate(given):
+        where = f"{what}[{number}]"
+        if not isinstance(stage, Mapping):
+            raise TickgraphError(f"{where} is {stage!r}, expected a dictionary of step, {', '.join(kinds)}")
+        stage = {name: value for name, value in stage.items() if value is not None}
+        for name, value in stage.items():
+            if name not in kinds and name != "step":
+                raise TickgraphError(f"{where} names {name!r}; expected step, {', '.join(kinds)}")
+            check_value(value, Whole if name == "step" else kinds[name], f"{where}: {name}")
+        if "step" not in stage:
+            raise TickgraphError(f"{where} names no step; say from which tick on it holds")
+        stages.append(stage)
+    return sorted(stages, key=lambda stage: stage["step"])

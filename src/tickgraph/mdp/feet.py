@@ -11,15 +11,16 @@ from torch import Tensor
 from tickgraph.core.bounds import Finite, Names, NotNegative, Positive, Share
 from tickgraph.core.masked import fill_rows
 from tickgraph.env.scene import SceneEntity
-from tickgraph.mdp.gait import cycle_fraction, foot_height
-from tickgraph.mdp.observations import contacts
+from tickgraph.mdp.commanded import planar_speed, where_moving
+from tickgraph.mdp.gait import cycle_fraction, gait_foot_height
+from tickgraph.mdp.observations import contacts, first_contacts, sensor_times
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
 
 
 def feet_phase(env: Env, command_name: str, swing_height: Finite, sigma: Positive, asset_cfg: SceneEntity) -> Tensor:
-    """exp(-sum over feet of (height - foot_height(phase))^2 / sigma), for flat ground.
+    """exp(-sum over feet of (height - gait_foot_height(phase))^2 / sigma), for flat ground.
 
     Args:
         command_name: a gait command of F phases, rad.
@@ -29,7 +30,7 @@ def feet_phase(env: Env, command_name: str, swing_height: Finite, sigma: Positiv
     """
     phase = env.command_manager.get_command(command_name)
     height = env.scene[asset_cfg.name].data.site_pos_w[:, asset_cfg.site_ids, 2]
-    error = height - foot_height(phase, swing_height)
+    error = height - gait_foot_height(phase, swing_height)
     return torch.exp(-torch.sum(error * error, dim=1) / sigma)
 
 
@@ -99,7 +100,7 @@ def feet_orientation_l2(env: Env, asset_cfg: SceneEntity) -> Tensor:
 
 
 def feet_slide(env: Env, sensor_names: Names, asset_cfg: SceneEntity, force_threshold: NotNegative = 1.0) -> Tensor:
-    """Sum over feet in contact of their horizontal speed, m/s.
+    """Sum over feet in contact of their horizontal speed, m/s (Isaac Lab).
 
     Args:
         sensor_names: F contact sensors.
@@ -112,35 +113,146 @@ def feet_slide(env: Env, sensor_names: Names, asset_cfg: SceneEntity, force_thre
     return torch.sum(torch.where(contacts(env, sensor_names, force_threshold), speed, 0.0), dim=1)
 
 
-class feet_air_time:
-    """Sum over feet that touch down in this tick of (time in the air - threshold), s; 0 while the command is small.
+def feet_air_time(
+    env: Env, sensor_names: Names, threshold: Finite, command_name: str, command_threshold: NotNegative = 0.1
+) -> Tensor:
+    """Sum over feet that touch down in this step of (time in the air - threshold), s (Isaac Lab).
+
+    0 while the commanded planar velocity is at most ``command_threshold``, m/s.
+
+    Args:
+        sensor_names: F contact sensors with ``track_air_time``.
+        threshold: s, a shorter step is punished.
+        command_name: a velocity command.
+    """
+    landed, flight = first_contacts(env, sensor_names), sensor_times(env, sensor_names, "last_air_time")
+    reward = torch.sum(torch.where(landed, flight - threshold, 0.0), dim=1)
+    return torch.where(planar_speed(env, command_name) > command_threshold, reward, 0.0)
+
+
+def feet_air_time_positive_biped(
+    env: Env, sensor_names: Names, threshold: Positive, command_name: str, command_threshold: NotNegative = 0.1
+) -> Tensor:
+    """While one foot alone stands: how long both feet have been in their phases, s, at most ``threshold``.
+
+    Isaac Lab's term for bipeds. 0 while the commanded planar velocity is at most ``command_threshold``, m/s.
+
+    Args:
+        sensor_names: two contact sensors with ``track_air_time``.
+        threshold: s.
+        command_name: a velocity command.
+    """
+    touch = sensor_times(env, sensor_names, "current_contact_time")
+    stands = touch > 0.0
+    phase = torch.where(stands, touch, sensor_times(env, sensor_names, "current_air_time")).amin(dim=1)
+    reward = torch.where(stands.sum(dim=1) == 1, phase.clamp_max(threshold), 0.0)
+    return torch.where(planar_speed(env, command_name) > command_threshold, reward, 0.0)
+
+
+def feet_air_time_in_range(
+    env: Env,
+    sensor_names: Names,
+    threshold_min: NotNegative = 0.05,
+    threshold_max: Positive = 0.5,
+    command_name: str | None = None,
+    command_threshold: NotNegative = 0.5,
+) -> Tensor:
+    """Number of feet whose time in the air so far is between two limits, s (``feet_air_time`` of mjlab).
+
+    Args:
+        sensor_names: F contact sensors with ``track_air_time``.
+        command_name: a velocity command whose |v_xy| + |w_z| must exceed ``command_threshold``; None: always.
+    """
+    flight = sensor_times(env, sensor_names, "current_air_time")
+    count = ((flight > threshold_min) & (flight < threshold_max)).sum(dim=1, dtype=torch.float32)
+    return where_moving(env, count, command_name, command_threshold)
+
+
+def feet_clearance(
+    env: Env,
+    target_height: Finite,
+    asset_cfg: SceneEntity,
+    command_name: str | None = None,
+    command_threshold: NotNegative = 0.01,
+) -> Tensor:
+    """Sum over feet of |height - target| times horizontal speed, m^2/s (mjlab).
+
+    Args:
+        target_height: m in the world: for flat ground.
+        asset_cfg: F sites at the feet.
+        command_name: a velocity command whose |v_xy| + |w_z| must exceed ``command_threshold``; None: always.
+    """
+    data = env.scene[asset_cfg.name].data
+    speed = torch.linalg.vector_norm(data.site_lin_vel_w[:, asset_cfg.site_ids, :2], dim=-1)
+    off = (data.site_pos_w[:, asset_cfg.site_ids, 2] - target_height).abs()
+    return where_moving(env, torch.sum(off * speed, dim=1), command_name, command_threshold)
+
+
+def feet_slip(
+    env: Env,
+    sensor_names: Names,
+    asset_cfg: SceneEntity,
+    command_name: str | None = None,
+    command_threshold: NotNegative = 0.01,
+    force_threshold: NotNegative = 1.0,
+) -> Tensor:
+    """Sum over feet in contact of their squared horizontal speed, (m/s)^2 (mjlab; `feet_slide` is not squared).
+
+    Args:
+        sensor_names: F contact sensors.
+        asset_cfg: F sites at the feet, in the same order (``preserve_order=True``).
+        command_name: a velocity command whose |v_xy| + |w_z| must exceed ``command_threshold``; None: always.
+        force_threshold: N, above which a foot touches.
+    """
+    velocity = env.scene[asset_cfg.name].data.site_lin_vel_w[:, asset_cfg.site_ids, :2]
+    slip = torch.where(contacts(env, sensor_names, force_threshold), torch.sum(velocity * velocity, dim=-1), 0.0)
+    return where_moving(env, torch.sum(slip, dim=1), command_name, command_threshold)
+
+
+def soft_landing(
+    env: Env, sensor_names: Names, command_name: str | None = None, command_threshold: NotNegative = 0.05
+) -> Tensor:
+    """Sum over feet that touch down in this step of their net contact force, N (mjlab).
+
+    Args:
+        sensor_names: F contact sensors with ``track_air_time``.
+        command_name: a velocity command whose |v_xy| + |w_z| must exceed ``command_threshold``; None: always.
+    """
+    force = torch.stack([env.scene[name].force for name in sensor_names], dim=1)
+    impact = torch.where(first_contacts(env, sensor_names), torch.linalg.vector_norm(force, dim=-1), 0.0)
+    return where_moving(env, torch.sum(impact, dim=1), command_name, command_threshold)
+
+
+class feet_swing_height:
+    """Sum over feet that touch down in this step of (highest point of the swing / target - 1)^2 (mjlab).
 
     Params:
-        sensor_names: F contact sensors.
-        threshold: s, a shorter step is punished.
-        command_name: a command whose norm must exceed ``command_threshold``.
-        force_threshold: N, above which a foot touches.
+        sensor_names: F contact sensors with ``track_air_time``.
+        target_height: m in the world: for flat ground.
+        command_name: a velocity command whose |v_xy| + |w_z| must exceed ``command_threshold``.
+        asset_cfg: F sites at the feet, in the same order (``preserve_order=True``).
     """
 
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
         shape = (env.num_envs, len(cfg.params["sensor_names"]))
-        self.air_time = env.arena.new(f"{path}/air_time", shape, why="seconds since each foot left the ground")
+        self._peak = env.arena.new(f"{path}/peak", shape, why="highest point of each foot's swing so far, m")
 
     def __call__(
         self,
         env: Env,
         sensor_names: Names,
-        threshold: Finite,
+        target_height: Positive,
         command_name: str,
-        command_threshold: float = 0.1,
-        force_threshold: NotNegative = 1.0,
+        asset_cfg: SceneEntity,
+        command_threshold: NotNegative = 0.05,
     ) -> Tensor:
-        contact = contacts(env, sensor_names, force_threshold)
-        landed = contact & (self.air_time > 0.0)
-        reward = torch.sum(torch.where(landed, self.air_time - threshold, 0.0), dim=1)
-        self.air_time.copy_(torch.where(contact, 0.0, self.air_time + env.step_dt))
-        moving = torch.linalg.vector_norm(env.command_manager.get_command(command_name), dim=1) > command_threshold
-        return torch.where(moving, reward, 0.0)
+        height = env.scene[asset_cfg.name].data.site_pos_w[:, asset_cfg.site_ids, 2]
+        flies = sensor_times(env, sensor_names, "current_air_time") > 0.0
+        self._peak.copy_(torch.where(flies, torch.maximum(self._peak, height), self._peak))
+        error = torch.square(self._peak / target_height - 1.0)
+        cost = torch.sum(torch.where(first_contacts(env, sensor_names), error, 0.0), dim=1)
+        self._peak.copy_(torch.where(flies, self._peak, 0.0))
+        return where_moving(env, cost, command_name, command_threshold)
 
     def reset(self, mask: Tensor) -> None:
-        fill_rows(self.air_time, mask, 0.0)
+        fill_rows(self._peak, mask, 0.0)

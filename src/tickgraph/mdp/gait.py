@@ -18,7 +18,7 @@ def cycle_fraction(phase: Tensor) -> Tensor:
     return torch.remainder(phase / (2.0 * math.pi), 1.0)
 
 
-def foot_height(phase: Tensor, swing_height: float) -> Tensor:
+def gait_foot_height(phase: Tensor, swing_height: float) -> Tensor:
     """Return the height (...), m, that a foot should have: 0 at phase -pi, ``swing_height`` at 0, 0 again at pi.
 
     A smooth step up over the first half of the cycle and down over the second: vertical speed is 0 at both ends.

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from tickgraph.core.errors import TickgraphError
-from tickgraph.sim.index import find_names
+from tickgraph.env.config import SceneEntityCfg
+from tickgraph.sim.index import EntityIndex, find_names
 
 T = TypeVar("T")
 
@@ -42,3 +43,20 @@ def match_values(given: T | Mapping[str, T], names: Sequence[str], what: str, de
     if missing and default is None:
         raise TickgraphError(f"{what}: no expression matches {', '.join(missing[:6])}; add one, such as '.*'")
     return [given[owner[i]] if i in owner else default for i in range(len(names))]
+
+
+def find_actuators(index: EntityIndex, asset_cfg: SceneEntityCfg) -> list[int]:
+    """Return which actuators a selector means: those that it names, or those that drive the joints that it names.
+
+    With both, those of the named actuators that drive one of the named joints; with neither, all.
+    """
+    chosen = index.find("actuator", asset_cfg.actuator_names or ".*")
+    if asset_cfg.joint_names is None:
+        return chosen
+    joints = set(index.find("joint", asset_cfg.joint_names))
+    driving = [a for a in chosen if int(index.actuator_joint[a]) in joints]
+    if not driving:
+        raise TickgraphError(
+            f"no actuator of entity {index.name!r} drives a joint that {asset_cfg.joint_names!r} matches; select others"
+        )
+    return driving

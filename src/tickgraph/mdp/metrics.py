@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from tickgraph.core.bounds import Finite, Names, NotNegative
 from tickgraph.env.scene import SceneEntity
+from tickgraph.mdp.action_change import ActionChange
 from tickgraph.mdp.observations import ROBOT, contacts
 
 if TYPE_CHECKING:
@@ -36,3 +37,16 @@ def action_saturation(env: Env, threshold: Finite = 0.95) -> Tensor:
 def air_share(env: Env, sensor_names: Names, force_threshold: NotNegative = 1.0) -> Tensor:
     """Share of these contact sensors that touch nothing."""
     return 1.0 - contacts(env, sensor_names, force_threshold).to(torch.float32).mean(dim=1)
+
+
+class mean_action_acc:
+    """Mean over the raw actions of the magnitude of their second difference, a - 2 a_prev + a_prevprev (mjlab)."""
+
+    def __init__(self, cfg: Any, env: Env, path: str) -> None:
+        self._change = ActionChange(env, path)
+
+    def __call__(self, env: Env) -> Tensor:
+        return self._change.second_difference(env).abs().mean(dim=1)
+
+    def reset(self, mask: Tensor) -> None:
+        self._change.reset(mask)

@@ -31,6 +31,16 @@ def base_ang_vel(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     return env.scene[asset_cfg.name].data.root_link_ang_vel_b
 
 
+def root_lin_vel_w(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+    """(N, 3) m/s, linear velocity of the root link's origin in the world."""
+    return env.scene[asset_cfg.name].data.root_link_lin_vel_w
+
+
+def root_ang_vel_w(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+    """(N, 3) rad/s, angular velocity of the root link in the world."""
+    return env.scene[asset_cfg.name].data.root_link_ang_vel_w
+
+
 def base_pos_z(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     """(N, 1) m, height of the root link in the world."""
     return env.scene[asset_cfg.name].data.root_link_pos_w[:, 2:]
@@ -85,6 +95,13 @@ def joint_pos_rel(env: Env, asset_cfg: SceneEntity = ROBOT, biased: bool = False
     data = env.scene[asset_cfg.name].data
     position = data.joint_pos_biased if biased else data.joint_pos
     return (position - data.default_joint_pos)[:, asset_cfg.joint_ids]
+
+
+def joint_pos_limit_normalized(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+    """(N, J) positions of the selected joints in their soft ranges, -1 at the low end to 1 (Isaac Lab)."""
+    data = env.scene[asset_cfg.name].data
+    low, high = data.soft_joint_pos_limits.unbind(dim=1)
+    return (2.0 * (data.joint_pos - (low + high) / 2.0) / (high - low))[:, asset_cfg.joint_ids]
 
 
 def joint_vel_rel(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
@@ -164,3 +181,24 @@ def contacts(env: Env, sensor_names: Names, force_threshold: NotNegative = 0.0) 
     """Return (N, K) bool: each contact sensor's net force exceeds a threshold, N."""
     force = torch.stack([env.scene[name].force for name in sensor_names], dim=1)
     return torch.linalg.vector_norm(force, dim=-1) > force_threshold
+
+
+def foot_air_time(env: Env, sensor_names: Names) -> Tensor:
+    """(N, K) s, time in the air so far of contact sensors with ``track_air_time``; 0 in contact (mjlab)."""
+    return sensor_times(env, sensor_names, "current_air_time")
+
+
+def foot_contact_forces(env: Env, sensor_names: Names) -> Tensor:
+    """(N, 3 K) sign(f) log(1 + |f|) of contact sensors' net forces, N in the world, of the last substep (mjlab)."""
+    force = torch.cat([env.scene[name].force for name in sensor_names], dim=1)
+    return torch.sign(force) * torch.log1p(force.abs())
+
+
+def sensor_times(env: Env, sensor_names: Names, which: str) -> Tensor:
+    """Return (N, K) s: one of the times of contact sensors with ``track_air_time``, such as ``last_air_time``."""
+    return torch.stack([getattr(env.scene[name], which) for name in sensor_names], dim=1)
+
+
+def first_contacts(env: Env, sensor_names: Names) -> Tensor:
+    """Return (N, K) bool: each of these contact sensors touched down in this step."""
+    return torch.stack([env.scene[name].first_contact for name in sensor_names], dim=1)

@@ -15,7 +15,8 @@ from torch import Tensor
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.masked import assign_rows
 from tickgraph.env.config import SceneEntityCfg
-from tickgraph.env.scene import SceneEntity
+from tickgraph.env.scene import PARTS, SceneEntity
+from tickgraph.mdp.matching import find_actuators
 from tickgraph.mdp.observations import ROBOT
 from tickgraph.mdp.ranges import Range, check_range
 
@@ -184,6 +185,63 @@ class randomize_field:
         self._draw(mask)
 
 
+class randomize_body_mass:
+    """Draw the masses of bodies anew from their defaults, and scale their inertias by the same factor.
+
+    Isaac Lab's ``randomize_rigid_body_mass``; mjlab's ``body_mass`` leaves the inertia, as `randomize_field` does.
+
+    Params:
+        ranges: low and high; a factor for "scale", else kg.
+        operation: "scale" (default * draw), "add" (default + draw) or "abs" (draw).
+        asset_cfg: the entity and its bodies.
+        distribution: "uniform" or "log_uniform".
+        recompute_inertia: False leaves the inertia.
+    """
+
+    def __init__(self, cfg: Any, env: Env, path: str) -> None:
+        params = cfg.params
+        asset_cfg = params.get("asset_cfg", SceneEntityCfg())
+        ids = _rows(env, path, "body_mass", asset_cfg)
+        operation, distribution = params.get("operation", "scale"), params.get("distribution", "uniform")
+        self._draw = _Draw(env, path, "body_mass", ids, None, params["ranges"], operation, distribution)
+        default = env.sim.default_field("body_mass")[ids]
+        low, high = params["ranges"]
+        least = {"scale": default * low, "add": default + low, "abs": torch.full_like(default, low)}[operation]
+        if default.device.type != "meta" and not bool((least > 0.0).all()):
+            raise TickgraphError(
+                f"{path}: ranges are {(low, high)} by {operation!r}, which leaves {float(default.min()):g} kg "
+                "no mass; make the low end larger, or select heavier bodies"
+            )
+        self._inertia = None
+        if params.get("recompute_inertia", True):
+            self._inertia = env.sim.field("body_inertia")
+            env.sim.check_rows("body_inertia", ids)
+            constant = env.arena.constant
+            self._ids = constant(f"{path}/body_inertia_ids", ids, torch.int64, "bodies that are drawn")
+            self._default_inertia = env.sim.default_field("body_inertia")[self._ids]
+            self._default_mass = env.sim.default_field("body_mass")[self._ids]
+            if default.device.type != "meta":
+                self._default_inertia = constant(f"{path}/body_inertia_default", self._default_inertia, torch.float32)
+                self._default_mass = constant(f"{path}/mass_default", self._default_mass, torch.float32)
+
+    def __call__(
+        self,
+        env: Env,
+        mask: Tensor,
+        ranges: Range,
+        operation: str = "scale",
+        asset_cfg: SceneEntity = ROBOT,
+        distribution: str = "uniform",
+        recompute_inertia: bool = True,
+    ) -> None:
+        self._draw(mask)
+        if self._inertia is None:
+            return
+        factor = env.sim.field("body_mass")[:, self._ids] / self._default_mass
+        value = self._default_inertia * factor[:, :, None]
+        self._inertia[:, self._ids] = torch.where(mask[:, None, None], value, self._inertia[:, self._ids])
+
+
 class randomize_pd_gains:
     """Draw the stiffness and damping of position actuators anew from their defaults.
 
@@ -192,7 +250,7 @@ class randomize_pd_gains:
     Params:
         kp_range, kd_range: low and high; factors for "scale", else N m/rad and N m s/rad. None leaves the gain.
         operation: "scale", "add" or "abs".
-        asset_cfg: the entity and its actuators.
+        asset_cfg: the entity and its actuators, by their own names or by those of the joints that they drive.
         distribution: "uniform" or "log_uniform".
     """
 
@@ -200,7 +258,7 @@ class randomize_pd_gains:
         params = cfg.params
         asset_cfg = params.get("asset_cfg", SceneEntityCfg())
         index = env.scene[asset_cfg.name].index
-        chosen = index.find("actuator", asset_cfg.actuator_names or ".*")
+        chosen = find_actuators(index, asset_cfg)
         wrong = [index.actuator_names[a] for a in chosen if index.actuator_kind[a] != "position"]
         if wrong:
             raise TickgraphError(f"{path}: {wrong[0]!r} is not a position actuator; choose others by actuator_names")
@@ -249,7 +307,7 @@ class randomize_effort_limits:
 
     Params:
         ranges: low and high of the factor.
-        asset_cfg: the entity and its actuators.
+        asset_cfg: the entity and its actuators, by their own names or by those of the joints that they drive.
     """
 
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
@@ -310,6 +368,14 @@ def _rows(env: Env, path: str, field: str, asset_cfg: SceneEntityCfg) -> list[in
             f"{', '.join(f'{owner}_' for owner in _OWNERS)}"
         )
     part, ids = _OWNERS[prefix]
+    named = [other for other in PARTS if getattr(asset_cfg, f"{other}_names") is not None]
+    if named and part not in named and (part, named) != ("actuator", ["joint"]):
+        raise TickgraphError(
+            f"{path}: field {field} has a row for each {part}, but asset_cfg names {named[0]}_names alone; select by "
+            f"{part}_names"
+        )
     index = env.scene[asset_cfg.name].index
+    if part == "actuator":
+        return [int(index.actuator_ids[a]) for a in find_actuators(index, asset_cfg)]
     found = index.find(part, getattr(asset_cfg, f"{part}_names") or ".*")
     return [int(getattr(index, ids)[i]) for i in found]

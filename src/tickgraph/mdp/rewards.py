@@ -1,4 +1,7 @@
-"""Reward terms for any robot: (N,) float32 of N worlds; weights, signs and the step length come from the task."""
+"""Reward terms for any robot: (N,) float32 of N worlds; weights, signs and the step length come from the task.
+
+What follows a command is in `tracking`, poses are in `posture`, feet in `feet`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.bounds import Finite, Names, NotNegative, Positive
+from tickgraph.env.config import SceneEntityCfg
 from tickgraph.env.scene import SceneEntity
-from tickgraph.mdp.matching import match_values
+from tickgraph.mdp.action_change import ActionChange
+from tickgraph.mdp.matching import find_actuators
 from tickgraph.mdp.observations import ROBOT, contacts, up_vector
 
 if TYPE_CHECKING:
@@ -42,39 +47,6 @@ def is_terminated(env: Env) -> Tensor:
     return env.terminated.to(torch.float32)
 
 
-# Following a command --------------------------------------------------------------------------------------------
-
-
-def track_linear_velocity(
-    env: Env, std: Positive, command_name: str, asset_cfg: SceneEntity = ROBOT, sensor_name: str | None = None
-) -> Tensor:
-    """exp(-|v_xy - command_xy|^2 / std^2), m/s.
-
-    Args:
-        std: m/s.
-        command_name: a command whose first two columns are forward and lateral velocity in the robot's frame.
-        sensor_name: a velocimeter to read in place of the root link's own velocity.
-    """
-    velocity = env.scene[asset_cfg.name].data.root_link_lin_vel_b if sensor_name is None else _read(env, sensor_name)
-    error = env.command_manager.get_command(command_name)[:, :2] - velocity[:, :2]
-    return torch.exp(-torch.sum(error * error, dim=1) / std**2)
-
-
-def track_angular_velocity(
-    env: Env, std: Positive, command_name: str, asset_cfg: SceneEntity = ROBOT, sensor_name: str | None = None
-) -> Tensor:
-    """exp(-(w_z - command_z)^2 / std^2), rad/s.
-
-    Args:
-        std: rad/s.
-        command_name: a command whose third column is the yaw rate.
-        sensor_name: a gyro to read in place of the root link's own angular velocity.
-    """
-    velocity = env.scene[asset_cfg.name].data.root_link_ang_vel_b if sensor_name is None else _read(env, sensor_name)
-    error = env.command_manager.get_command(command_name)[:, 2] - velocity[:, 2]
-    return torch.exp(-error * error / std**2)
-
-
 # Root link ------------------------------------------------------------------------------------------------------
 
 
@@ -87,6 +59,21 @@ def ang_vel_xy_l2(env: Env, asset_cfg: SceneEntity = ROBOT, sensor_name: str | N
     """Roll and pitch rate of the root link, or of a gyro, squared and summed, (rad/s)^2."""
     velocity = env.scene[asset_cfg.name].data.root_link_ang_vel_b if sensor_name is None else _read(env, sensor_name)
     return torch.sum(torch.square(velocity[:, :2]), dim=1)
+
+
+def body_angular_velocity_penalty(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+    """Roll and pitch rate of the selected bodies, world frame, squared and summed, (rad/s)^2 (mjlab)."""
+    rate = env.scene[asset_cfg.name].data.body_link_ang_vel_w[:, asset_cfg.body_ids, :2]
+    return torch.sum(torch.square(rate), dim=(1, 2))
+
+
+def angular_momentum_penalty(env: Env, sensor_name: str) -> Tensor:
+    """Squared angular momentum about the robot's centre of mass, (kg m^2/s)^2 (mjlab).
+
+    Args:
+        sensor_name: a sensor of kind ``subtreeangmom`` of the root body.
+    """
+    return torch.sum(torch.square(_read(env, sensor_name)), dim=1)
 
 
 def flat_orientation_l2(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
@@ -113,6 +100,19 @@ def action_rate_l2(env: Env) -> Tensor:
     return torch.sum(torch.square(manager.action - manager.prev_action), dim=1)
 
 
+class action_acc_l2:
+    """Squared second difference of the raw action, a - 2 a_prev + a_prevprev, summed; 0 before an episode."""
+
+    def __init__(self, cfg: Any, env: Env, path: str) -> None:
+        self._change = ActionChange(env, path)
+
+    def __call__(self, env: Env) -> Tensor:
+        return torch.sum(torch.square(self._change.second_difference(env)), dim=1)
+
+    def reset(self, mask: Tensor) -> None:
+        self._change.reset(mask)
+
+
 def action_l2(env: Env) -> Tensor:
     """Raw action, squared and summed."""
     return torch.sum(torch.square(env.action_manager.action), dim=1)
@@ -121,60 +121,17 @@ def action_l2(env: Env) -> Tensor:
 # Joints ---------------------------------------------------------------------------------------------------------
 
 
-def joint_deviation_l1(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
-    """Absolute distance of the selected joints from their initial positions, summed, rad or m."""
-    data = env.scene[asset_cfg.name].data
-    return torch.sum((data.joint_pos - data.default_joint_pos).abs()[:, asset_cfg.joint_ids], dim=1)
-
-
-class joint_deviation_l2:
-    """Sum of ``weights * (joint_pos - default)^2`` over all joints of an entity.
-
-    Params:
-        weights: by regular expression of joint names (0 where none matches), or one for all.
-        entity_name: whose joints.
-    """
-
-    def __init__(self, cfg: Any, env: Env, path: str) -> None:
-        entity = env.scene[cfg.params.get("entity_name", "robot")]
-        values = match_values(
-            cfg.params.get("weights", 1.0), entity.index.joint_names, f"{path}: weights by joint", default=0.0
-        )
-        self._data = entity.data
-        self._weights = env.arena.constant(f"{path}/weights", values, torch.float32, "weight of each joint's deviation")
-
-    def __call__(self, env: Env, weights: Finite | dict[str, Finite] = 1.0, entity_name: str = "robot") -> Tensor:
-        deviation = self._data.joint_pos - self._data.default_joint_pos
-        return torch.sum(self._weights * deviation * deviation, dim=1)
-
-
-class posture:
-    """exp(-mean of ((joint_pos - default) / std)^2) over all joints of an entity that have a std.
-
-    Params:
-        std: rad or m, by regular expression of joint names, or one for all.
-        entity_name: whose joints.
-    """
-
-    def __init__(self, cfg: Any, env: Env, path: str) -> None:
-        entity = env.scene[cfg.params.get("entity_name", "robot")]
-        std = match_values(cfg.params["std"], entity.index.joint_names, f"{path}: std by joint", default=float("inf"))
-        count = sum(value != float("inf") for value in std)
-        weights = [1.0 / (count * value * value) if value != float("inf") else 0.0 for value in std]
-        self._data = entity.data
-        self._weights = env.arena.constant(f"{path}/weights", weights, torch.float32, "1 / (joints * std^2)")
-
-    def __call__(self, env: Env, std: Positive | dict[str, Positive], entity_name: str = "robot") -> Tensor:
-        deviation = self._data.joint_pos - self._data.default_joint_pos
-        return torch.exp(-torch.sum(self._weights * deviation * deviation, dim=1))
-
-
 def joint_pos_limits(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     """How far the selected joints are beyond their soft ranges, summed, rad or m."""
     data = env.scene[asset_cfg.name].data
     low, high = data.soft_joint_pos_limits.unbind(dim=1)
     beyond = (low - data.joint_pos).clamp_min(0.0) + (data.joint_pos - high).clamp_min(0.0)
     return torch.sum(beyond[:, asset_cfg.joint_ids], dim=1)
+
+
+def joint_vel_l1(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+    """Magnitudes of joint velocities, summed, rad/s or m/s."""
+    return torch.sum(_joints(env, asset_cfg, "joint_vel").abs(), dim=1)
 
 
 def joint_vel_l2(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
@@ -187,27 +144,40 @@ def joint_acc_l2(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
     return torch.sum(torch.square(_joints(env, asset_cfg, "joint_acc")), dim=1)
 
 
-def joint_torques_l2(env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
-    """Forces of the selected actuators in the last substep, squared and summed, (N m)^2."""
-    return torch.sum(torch.square(env.scene[asset_cfg.name].data.actuator_force[:, asset_cfg.actuator_ids]), dim=1)
-
-
-class electrical_power_cost:
-    """Positive mechanical power of an entity's joint actuators, summed, W; from the last substep's forces.
+class joint_torques_l2:
+    """Forces of the selected actuators in the last substep, squared and summed, (N m)^2.
 
     Params:
-        entity_name: whose actuators.
+        asset_cfg: actuators by their own names, or by those of the joints that they drive; by default all.
     """
 
     def __init__(self, cfg: Any, env: Env, path: str) -> None:
-        entity = env.scene[cfg.params.get("entity_name", "robot")]
-        pairs = [(a, int(j)) for a, j in enumerate(entity.index.actuator_joint) if j >= 0]
+        asset_cfg = cfg.params.get("asset_cfg", SceneEntityCfg())
+        chosen = find_actuators(env.scene[asset_cfg.name].index, asset_cfg)
+        self._actuators = env.arena.constant(f"{path}/actuators", chosen, torch.int64, "actuators that count")
+
+    def __call__(self, env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
+        return torch.sum(torch.square(env.scene[asset_cfg.name].data.actuator_force[:, self._actuators]), dim=1)
+
+
+class electrical_power_cost:
+    """Positive mechanical power of the selected actuators that drive a joint, summed, W; the last substep's forces.
+
+    Params:
+        asset_cfg: actuators by their own names, or by those of the joints that they drive; by default all.
+    """
+
+    def __init__(self, cfg: Any, env: Env, path: str) -> None:
+        asset_cfg = cfg.params.get("asset_cfg", SceneEntityCfg())
+        entity = env.scene[asset_cfg.name]
+        pairs = [(a, int(entity.index.actuator_joint[a])) for a in find_actuators(entity.index, asset_cfg)]
+        pairs = [(a, j) for a, j in pairs if j >= 0]
         self._data = entity.data
         constant = env.arena.constant
         self._actuators = constant(f"{path}/actuators", [a for a, _ in pairs], torch.int64, "those that drive a joint")
         self._joints = constant(f"{path}/joints", [j for _, j in pairs], torch.int64, "the joint of each of them")
 
-    def __call__(self, env: Env, entity_name: str = "robot") -> Tensor:
+    def __call__(self, env: Env, asset_cfg: SceneEntity = ROBOT) -> Tensor:
         power = self._data.actuator_force[:, self._actuators] * self._data.joint_vel[:, self._joints]
         return torch.sum(power.clamp_min(0.0), dim=1)
 
@@ -218,3 +188,20 @@ class electrical_power_cost:
 def undesired_contacts(env: Env, sensor_names: Names, force_threshold: NotNegative = 1.0) -> Tensor:
     """Number of these contact sensors whose net force exceeds ``force_threshold``, N."""
     return torch.sum(contacts(env, sensor_names, force_threshold), dim=1, dtype=torch.float32)
+
+
+def contact_forces(env: Env, threshold: NotNegative, sensor_names: Names) -> Tensor:
+    """By how much the net forces of these contact sensors exceed ``threshold``, N, summed (Isaac Lab)."""
+    force = torch.stack([env.scene[name].force for name in sensor_names], dim=1)
+    return torch.sum((torch.linalg.vector_norm(force, dim=-1) - threshold).clamp_min(0.0), dim=1)
+
+
+def self_collision_cost(env: Env, sensor_name: str, force_threshold: NotNegative = 10.0) -> Tensor:
+    """1 where the net force of the robot on itself exceeds ``force_threshold``, N, in the last substep.
+
+    mjlab counts the substeps of a control step in which it does: a weight from there stands for one substep.
+
+    Args:
+        sensor_name: ``SensorCfg(name, "contact", ROOT, objtype="subtree", ref=ROOT, reftype="subtree")``.
+    """
+    return contacts(env, (sensor_name,), force_threshold)[:, 0].to(torch.float32)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from tickgraph.core.bounds import Bound, CCount, Named, NotNegative, Positive, Vec3
+from tickgraph.core.errors import TickgraphError
 from tickgraph.robots.entity import EntityCfg, InitialStateCfg
 from tickgraph.sim.terrain import TerrainCfg
 
@@ -89,6 +90,8 @@ class SensorCfg:
             ``terrain``, or a name (default: anything).
         reftype: what ``ref`` names.
         ref_entity: the entity that owns ``ref``; by default that of ``obj``.
+        track_air_time: contact: count seconds in the air and in contact (``env.scene[name].current_air_time``, ...).
+        force_threshold: contact: N, above which it is in contact for these times.
     """
 
     name: str
@@ -99,6 +102,14 @@ class SensorCfg:
     ref: str | None = None
     reftype: Literal["site", "body", "xbody", "geom", "subtree"] = "body"
     ref_entity: str | None = None
+    track_air_time: bool = False
+    force_threshold: NotNegative = 1.0
+
+    def check_together(self, where: str) -> None:
+        if self.track_air_time and self.kind != "contact":
+            raise TickgraphError(
+                f"{where} has track_air_time and kind {self.kind!r}; only a sensor of kind 'contact' has such times"
+            )
 
 
 @dataclass

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import entry_points
 from os.path import expanduser  # unlike Path's, leaves what has no home as it is
 from pathlib import Path
@@ -238,7 +239,21 @@ def _what(error: BaseException) -> str:
     """Return an error's type and message; of a call of sys.exit what to do about it."""
     if isinstance(error, SystemExit):
         return "it ends the program (sys.exit); keep what is a script behind if __name__ == '__main__'"
-    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}{_fields_hint(error)}"
+
+
+def _fields_hint(error: BaseException) -> str:
+    """Return "; did you mean 'x'?" or the fields there are, where a configuration was given one that it has not."""
+    found = re.fullmatch(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'.*", str(error))
+    if found is None or not isinstance(error, TypeError):
+        return ""
+    loaded = [module for name, module in list(sys.modules.items()) if name.startswith("tickgraph")]
+    kinds = [vars(module).get(found[1]) for module in loaded]
+    kind = next((kind for kind in kinds if isinstance(kind, type) and is_dataclass(kind)), None)
+    if kind is None:
+        return ""
+    names = [field.name for field in fields(kind) if field.init]
+    return f"; {nearby(found[2], names) or 'it has ' + ', '.join(names)}"
 
 
 def _where(error: BaseException, module: ModuleType | None, file: Path | None = None) -> str:

@@ -59,9 +59,9 @@ def g1_walk_flat() -> Task:
     critic["pelvis_lin_vel"] = ObservationTermCfg(mdp.builtin_sensor, {"sensor_name": "pelvis_local_linvel"}, scale=2.0)
     rewards = {
         "tracking_lin_vel": RewardTermCfg(
-            mdp.track_linear_velocity, 2.0, _twist(std=0.5, sensor_name="pelvis_local_linvel")
+            mdp.track_lin_vel_xy_exp, 2.0, _twist(std=0.5, sensor_name="pelvis_local_linvel")
         ),
-        "tracking_ang_vel": RewardTermCfg(mdp.track_angular_velocity, 1.5, _twist(std=0.5, sensor_name="torso_gyro")),
+        "tracking_ang_vel": RewardTermCfg(mdp.track_ang_vel_z_exp, 1.5, _twist(std=0.5, sensor_name="torso_gyro")),
         "penalty_ang_vel_xy": RewardTermCfg(mdp.ang_vel_xy_l2, -1.0, {"sensor_name": "torso_gyro"}),
         "penalty_orientation": RewardTermCfg(mdp.flat_orientation_l2, -10.0, {"asset_cfg": _torso()}),
         "penalty_action_rate": RewardTermCfg(mdp.action_rate_l2, -5.0),

@@ -51,8 +51,8 @@ def go2_walk_flat() -> Task:
     # search): sharper tracking, milder penalties, and one arc that all four feet must follow at once. With the public
     # scales and a mean over the feet, the robot learns to stand.
     rewards = {
-        "tracking_lin_vel": RewardTermCfg(mdp.track_linear_velocity, 2.0, _twist(std=0.5)),
-        "tracking_ang_vel": RewardTermCfg(mdp.track_angular_velocity, 0.5, _twist(std=0.5)),
+        "tracking_lin_vel": RewardTermCfg(mdp.track_lin_vel_xy_exp, 2.0, _twist(std=0.5)),
+        "tracking_ang_vel": RewardTermCfg(mdp.track_ang_vel_z_exp, 0.5, _twist(std=0.5)),
         "lin_vel_z": RewardTermCfg(mdp.lin_vel_z_l2, -2.0),
         "ang_vel_xy": RewardTermCfg(mdp.ang_vel_xy_l2, -0.05),
         "base_height": RewardTermCfg(mdp.base_height_l2, -50.0, {"target_height": 0.3}),
