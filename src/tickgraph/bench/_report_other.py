@@ -101,9 +101,7 @@ def elsewhere(value: dict[str, Any], path: Path) -> str | None:
         if all(key in value for key in keys):
             tail = f"; {instead}" if instead else ""
             return f"{path} is {what}, not a result of `tickgraph bench`{tail}"
-    if value and all(
-        isinstance(step, dict) and {"command", "exit_code", "bars"} <= set(step) for step in value.values()
-    ):
+    if value and all(isinstance(step, dict) and {"command", "exit_code"} <= set(step) for step in value.values()):
         return (
             f"{path} is what benchmarks/run_all.py wrote of its {counted(len(value), 'step')}, not a result of "
             "`tickgraph bench`; give a step's own, STEP.json, which was written beside it"
