@@ -292,3 +292,13 @@ def test_check_says_nothing_of_what_terms_print(tmp_path: Path, capfd: pytest.Ca
     assert cli.main(["check", f"{file}:lacks"]) == 2
     said = capfd.readouterr()
     assert said.out == "" and "critic" in said.err and said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["describe", "nope"], ["profile", "nope"], ["profile", "nope", "--ticks", "x"]])
+def test_a_bad_word_is_told_before_anything_is_loaded(words: list[str]) -> None:
+    code = (
+        "import sys; from tickgraph.cli import main\n"
+        "print(main(sys.argv[1:]), [m for m in ('torch', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "2 []", done.stderr

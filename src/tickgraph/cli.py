@@ -22,9 +22,9 @@ from tickgraph.run.output import UNPRINTED, open_closed_streams, silence, words_
 from tickgraph.run.packages import check_compiler_cache, check_current_folder, import_fault
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt, interrupted
 from tickgraph.run.startup import process_began, rare_collections
+from tickgraph.tasks.rebuild import judged, load, prepare
 
 if TYPE_CHECKING:
-    from tickgraph.run.config import Task
     from tickgraph.run.folder import RunFolder
 
 EXIT_FAILED, EXIT_USER_ERROR = 1, 2
@@ -186,24 +186,11 @@ def _list(parsed: Parsed) -> int:
     return 0
 
 
-def _load(parsed: Parsed) -> Task:
-    from tickgraph.tasks import registry
-
-    check_compiler_cache()
-    task = registry.load(str(parsed.subject))
-    algo = parsed.get("algo")
-    if algo is not None:
-        task.use(algo)
-    from tickgraph.run.settings import apply_overrides
-
-    apply_overrides(task, parsed.overrides)
-    return task
-
-
 def _describe(parsed: Parsed) -> int:
+    task = load(parsed)
     from tickgraph.run.describe import describe, lines
 
-    value = describe(_load(parsed))
+    value = describe(task)
     _write_result(parsed, value)
     print("\n".join(lines(value)))
     return 0
@@ -212,7 +199,7 @@ def _describe(parsed: Parsed) -> int:
 def _check(parsed: Parsed) -> int:
     from dataclasses import asdict
 
-    task = _load(parsed)
+    task = load(parsed)
     from tickgraph.env.env import Env
     from tickgraph.learn.build import check_groups
     from tickgraph.sim.platform import resolve_platform
@@ -245,11 +232,12 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
         if parsed.get("run-name") is not None:
             raise TickgraphError("--run-name names a new run, --resume goes on with an old one; give one of them")
         run = folder.find(resumed, root)
+        folder.check_free(run)
 
     signals = SignalsOfTraining(run, resumed is not None, interrupts)
     try:
         with files_below(run.path):
-            task, code = _prepare(parsed, run), 0
+            task, code = prepare(parsed, run), 0
             if task is not None:
                 from tickgraph.run.schedule import Ending
                 from tickgraph.run.session import run_training
@@ -264,61 +252,6 @@ def _train(parsed: Parsed, interrupts: Interrupts, began: float, started: Callab
     if parsed.get("json") is not None and run.summary.exists():
         _write_result(parsed, manifest.read_summary(run))
     return code
-
-
-def _prepare(parsed: Parsed, run: RunFolder) -> Task | None:
-    """Return the task with all its settings; None where a run that is to go on has nothing left."""
-    if parsed.get("resume") is None:
-        return _load(parsed)
-    from tickgraph.run.panel import tell
-    from tickgraph.run.resume import prepare_resume
-
-    task = _task_of(run)
-    if parsed.subject is not None:
-        from tickgraph.tasks import registry
-
-        given = registry.resolve(parsed.subject).name
-        if given != task.name:
-            raise TickgraphError(f"{run.path} is a run of {task.name!r}, not of {given!r}; leave the task out")
-    algo = parsed.get("algo")
-    if algo is not None and algo != task.algo:
-        raise TickgraphError(f"{run.path} is a run of {task.algo}, not of {algo}; leave --algo out")
-    return task if prepare_resume(task, parsed.overrides, run, tell) else None
-
-
-def _task_of(run: RunFolder, check: bool = True) -> Task:
-    """Rebuild a run's task from its config.yaml; unchecked where values are set behind it."""
-    from tickgraph.run.settings import fit, read_config
-    from tickgraph.tasks import registry
-
-    check_compiler_cache()
-    config = read_config(run.config)
-    task = registry.load(str(config["reference"]))
-    fit(task, config, run.config, check)
-    return task
-
-
-def _judged(parsed: Parsed, run: RunFolder) -> tuple[Task, list[str]]:
-    """Rebuild a run's task, to be played on the run's device and backend unless the command names others.
-
-    Returns:
-        The task, and which values of its environment are others than the run's.
-    """
-    from tickgraph.run.settings import apply_overrides
-
-    task = _task_of(run, check=not parsed.overrides)
-    changed = apply_overrides(task, parsed.overrides)
-    others = [path for path in changed if path.startswith("env.")]
-    if others:
-        from tickgraph.run.motion_notes import motion_notes, note_lines
-
-        notes = motion_notes(task, task.env.decimation * task.env.scene.timestep)
-        for line in note_lines(notes, "are told by `tickgraph motion info`"):
-            print(line)
-    for given, other in (("device", "backend"), ("backend", "device")):
-        if f"train.{given}" in changed and f"train.{other}" not in changed:
-            setattr(task.train, other, "auto")  # the one that goes with what was named
-    return task, others
 
 
 @contextmanager
@@ -336,7 +269,7 @@ def _eval(parsed: Parsed) -> int:
     with _found(parsed) as run:
         from tickgraph.run.session import evaluate_run, figures_table, plot_report, report_lines
 
-        task, others = _judged(parsed, run)
+        task, others = judged(parsed, run)
         figures, iteration = evaluate_run(task, run)
         value = {"task": task.name, "run": str(run.path), "iteration": iteration, "evaluation": figures}
         value["changed"] = parsed.overrides if others else []
@@ -358,7 +291,7 @@ def _play(parsed: Parsed) -> int:
         from tickgraph.run.session import newest_policy
         from tickgraph.run.video import record_video
 
-        task, _ = _judged(parsed, run)
+        task, _ = judged(parsed, run)
         policy, iteration = newest_policy(task, run)
         print(f"{record_video(task, Path(target), policy)}: iteration {iteration}")
     return 0
@@ -373,10 +306,11 @@ def _plot(parsed: Parsed) -> int:
 
 
 def _profile(parsed: Parsed) -> int:
+    ticks = parsed.whole("ticks", most=MOST_REPEATS) or 50
+    task = load(parsed)
     from tickgraph.bench._profile_report import run
 
-    ticks = parsed.whole("ticks", most=MOST_REPEATS) or 50
-    run(_load(parsed), ticks, parsed.get("out"), lambda value: _write_result(parsed, value))
+    run(task, ticks, parsed.get("out"), lambda value: _write_result(parsed, value))
     return 0
 
 
@@ -426,7 +360,7 @@ def _values(parsed: Parsed) -> list[str]:
     """Return every value of a task that can be changed, as lines, with its own as they stand without overrides."""
     from tickgraph.run.settings import settings
 
-    task = _load(Parsed(parsed.subject, parsed.options))
+    task = load(Parsed(parsed.subject, parsed.options))
     rows = ((f"--{s.path.replace('_', '-')}", f"{s.type_name} [{s.shown}]") for s in settings(task))
     head = f"values of {task.name} with {task.algo} that can be changed (its own in brackets):"
     others = [f"(it also has settings for --algo {', '.join(task.presets)})"] if task.presets else []

@@ -135,3 +135,10 @@ def test_the_floor_of_a_small_learner_has_its_digits(tmp_path: Path, capsys: pyt
     report.main([str(path)])
     shown = capsys.readouterr().out
     assert "0.00448 GFLOP" in shown and "0.00508 GB" in shown
+
+
+def test_the_steps_of_run_all_are_named_for_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "run_all.json"
+    path.write_text(json.dumps({"one": {"command": "tickgraph doctor", "exit_code": 0}}))
+    with pytest.raises(TickgraphError, match=r"is what benchmarks/run_all.py wrote of its 1 step, .*STEP.json"):
+        report.main([str(path)])

@@ -197,6 +197,22 @@ def test_files_of_other_tools(tmp_path: Path) -> None:
     assert float((qpos.clip(50.0).qpos - clip.qpos).abs().max()) < 0.01
 
 
+def test_an_order_of_joints_that_the_bodies_do_not_tell_is_said(tmp_path: Path) -> None:
+    arrays = bodies()
+    alone = {key: value[:, :1] if value.ndim == 3 else value for key, value in arrays.items()}
+    alone["body_names"] = arrays["body_names"][:1]
+    assert read_motion(save(tmp_path / "named.npz", **alone)).notes == []
+    del alone["joint_names"]
+    (note,) = read_motion(save(tmp_path / "nameless.npz", **alone)).notes
+    assert note == (
+        "joints without names: the order of the model is taken, but breadth-first order fits its bodies as well; "
+        "joint_names in the file tells which it is"
+    )
+    still = {**alone, "joint_pos": alone["joint_pos"] * 0, "joint_vel": alone["joint_vel"] * 0}
+    (note,) = read_motion(save(tmp_path / "still.npz", **still)).notes
+    assert note == "joints without names: the order of the model"  # both orders are the same motion
+
+
 @pytest.mark.parametrize("key", ["fps", *BODY_KEYS])
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
     arrays = bodies()

@@ -1,6 +1,7 @@
 """Run folders: names that are refused or used, exclusive creation, the lock, and finding a run again."""
 
 import multiprocessing
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,24 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True)
     assert "is being trained by process" in done.stdout
+
+
+def test_a_run_that_is_trained_elsewhere_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    run = folder.create(tmp_path, "task", "one")
+    run.config.write_text("")
+    folder.check_free(run)
+    assert not (run.path / ".lock").exists()  # a look leaves nothing behind
+    held = folder.lock(run)
+    code = (
+        "import sys; from tickgraph.cli import main\n"
+        "print(main(['train', '--resume', sys.argv[1]]), [m for m in ('torch', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "2 []"
+    assert f"is being trained by process {os.getpid()}; wait" in done.stderr
+    os.close(held)
+    folder.check_free(run)
+    os.close(folder.lock(run))  # the look holds nothing
 
 
 def test_discard_leaves_other_runs_alone(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tickgraph.bench._result import finite, is_number, whole
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.words import counted
 from tickgraph.run.files import read_json
 from tickgraph.run.plot import drawable
 
@@ -100,6 +101,11 @@ def elsewhere(value: dict[str, Any], path: Path) -> str | None:
         if all(key in value for key in keys):
             tail = f"; {instead}" if instead else ""
             return f"{path} is {what}, not a result of `tickgraph bench`{tail}"
+    if value and all(isinstance(step, dict) and {"command", "exit_code"} <= set(step) for step in value.values()):
+        return (
+            f"{path} is what benchmarks/run_all.py wrote of its {counted(len(value), 'step')}, not a result of "
+            "`tickgraph bench`; give a step's own, STEP.json, which was written beside it"
+        )
     return None
 
 

@@ -249,8 +249,9 @@ def _match(
         body_orders = [[(i, i) for i in range(len(level))], [(body, i) for i, body in enumerate(level)]]
     picked = np.unique(np.linspace(0, len(pos) - 1, min(len(pos), _COMPARED)).astype(int))
 
-    def nearest(root_quat: Floats) -> tuple[float, list[int]]:
+    def nearest(root_quat: Floats) -> tuple[float, list[int], dict[bool, float]]:
         best, found = np.inf, in_order
+        errors: dict[bool, float] = {}  # by whether the joints are in the model's order
         for joints in [order] if order is not None else [in_order, by_level]:
             ours, _ = skeleton.forward(
                 *(torch.from_numpy(part[picked]) for part in (pos[:, root], root_quat, joint_pos[:, joints]))
@@ -258,11 +259,12 @@ def _match(
             for pairs in body_orders:
                 mine, theirs = zip(*pairs, strict=True)
                 error = float(np.linalg.norm(ours.numpy()[:, mine] - pos[picked][:, theirs], axis=-1).max())
+                errors[joints is in_order] = min(error, errors.get(joints is in_order, np.inf))
                 if error < best - 1e-9:
                     best, found = error, joints
-        return best, found
+        return best, found, errors
 
-    best, found = nearest(quat[:, root])
+    best, found, errors = nearest(quat[:, root])
     if best > _BODY_TOLERANCE:
         other, columns = OTHER_ORDER[quat_order]
         if nearest(quat[:, root][:, columns])[0] < _BODY_TOLERANCE:
@@ -274,9 +276,14 @@ def _match(
         )
     notes = []
     if order is None:
-        notes.append(
-            f"joints without names: {'the order of the model' if found is in_order else 'breadth-first order'}"
-        )
+        taken, other = "the order of the model", "breadth-first order"
+        if found is not in_order:
+            taken, other = other, taken
+        note = f"joints without names: {taken}"
+        moved = not np.array_equal(joint_pos[:, in_order], joint_pos[:, by_level])
+        if moved and abs(errors[True] - errors[False]) < 1e-6:  # the file's bodies hang on no joint
+            note += f" is taken, but {other} fits its bodies as well; joint_names in the file tells which it is"
+        notes.append(note)
     if best > 1e-3:
         notes.append(f"bodies differ by up to {best:.2g} m from our robot's, which are used")
     return found, notes

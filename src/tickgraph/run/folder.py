@@ -164,16 +164,34 @@ def lock(run: RunFolder) -> int:
         TickgraphError: another process trains in this folder.
     """
     descriptor = os.open(run.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(descriptor)
-        raise TickgraphError(f"{run.path} is being trained by process {holder}; wait for it or stop it") from None
+    _take(run, descriptor)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     clean(run)
     return descriptor
+
+
+def check_free(run: RunFolder) -> None:
+    """Refuse a run that another process trains; a quick look that holds nothing, before anything is loaded.
+
+    Raises:
+        TickgraphError: another process trains in this folder.
+    """
+    try:
+        descriptor = os.open(run.path / ".lock", os.O_RDWR)
+    except OSError:
+        return  # never trained, or not to be read: `lock` says what is wrong
+    _take(run, descriptor, fcntl.LOCK_SH)  # shared: two that look do not refuse each other
+    os.close(descriptor)
+
+
+def _take(run: RunFolder, descriptor: int, kind: int = fcntl.LOCK_EX) -> None:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(descriptor)
+        raise TickgraphError(f"{run.path} is being trained by process {holder}; wait for it or stop it") from None
 
 
 def clean(run: RunFolder) -> None:
