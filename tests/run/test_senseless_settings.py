@@ -193,7 +193,7 @@ def _long(cfg: EnvCfg) -> None:
 
 
 def _selector_of_nothing(cfg: EnvCfg) -> None:
-    cfg.events["joints"].params = {"asset_cfg": SceneEntityCfg("robot", joint_names="wing")}
+    cfg.events["joints"].params["asset_cfg"] = SceneEntityCfg("robot", joint_names="wing")
 
 
 def _slow(cfg: EnvCfg) -> None:
