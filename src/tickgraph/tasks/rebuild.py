@@ -1,4 +1,7 @@
-"""From the words of a command to its task: a new one's, or a run's as its config.yaml has it."""
+"""From the words of a command to its task: a new one's, or a run's as its config.yaml has it.
+
+What takes time to load is imported by the functions: the command line imports this file before it can be interrupted.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from typing import TYPE_CHECKING
 from tickgraph.core.errors import TickgraphError
 from tickgraph.run.arguments import Parsed
 from tickgraph.run.packages import check_compiler_cache
-from tickgraph.tasks import registry
 
 if TYPE_CHECKING:
     from tickgraph.run.config import Task
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 def load(parsed: Parsed) -> Task:
     """Return the task that a command names, with its algorithm and overrides."""
+    from tickgraph.tasks import registry
+
     check_compiler_cache()
     task = registry.load(str(parsed.subject))
     algo = parsed.get("algo")
@@ -36,6 +40,8 @@ def prepare(parsed: Parsed, run: RunFolder) -> Task | None:
 
     task = task_of(run)
     if parsed.subject is not None:
+        from tickgraph.tasks import registry
+
         given = registry.resolve(parsed.subject).name
         if given != task.name:
             raise TickgraphError(f"{run.path} is a run of {task.name!r}, not of {given!r}; leave the task out")
@@ -48,6 +54,7 @@ def prepare(parsed: Parsed, run: RunFolder) -> Task | None:
 def task_of(run: RunFolder, check: bool = True) -> Task:
     """Rebuild a run's task from its config.yaml; unchecked where values are set behind it."""
     from tickgraph.run.settings import fit, read_config
+    from tickgraph.tasks import registry
 
     check_compiler_cache()
     config = read_config(run.config)
