@@ -26,4 +26,5 @@ def lacking(error: BaseException) -> str:
     if not isinstance(error, AttributeError) or not type(owner).__module__.startswith("tickgraph."):
         return ""
     known = [name for name in dir(owner) if not name.startswith("_")]
-    return f"; {nearby(error.name, known) or 'docs/terms.md says what there is'}"
+    hint = nearby(error.name or "", known) or "docs/terms.md says what there is"
+    return f"; {hint}"
