@@ -16,9 +16,19 @@ from triton.compiler import ASTSource
 from tickgraph.core.arena import Arena
 from tickgraph.learn.gradients import Gradients
 from tickgraph.learn.kernel_check import fill_in
-from tickgraph.learn.kernels import affine_product, batch_norm, finish, loss_head, policy, row_step, stack_weights
+from tickgraph.learn.kernels import (
+    affine_product,
+    batch_norm,
+    finish,
+    loss_head,
+    policy,
+    products,
+    row_step,
+    stack_weights,
+)
 from tickgraph.learn.networks import Actor, Critic
 from tickgraph.learn.policy_form import COLUMNS, EMBED, HEAD, WIDEST, Layout
+from tickgraph.learn.put_off import SMALL as SMALL_SIZE
 from tickgraph.learn.put_off import Rest
 from tickgraph.learn.row_step import row_table
 from tickgraph.learn.storage import Stacked, declare
@@ -216,13 +226,34 @@ def finish_builds(network: Module, name: str) -> dict[str, int]:
     tuples = {"totals": ("*fp32",) * len(totals), "copies": ("*fp32",) * len(lines)}
     ((_, given),) = grads.embeddings.items()
     folded = given.weight.new_empty((*given.weight.shape[:2], given.x.shape[-1]))
-    for kernel, constants, each in (
-        (finish._rest, flags, tuples),
-        (finish._unfold, finish.unfold_options(folded, given)[1], {}),
-    ):
+    collected = products.collect_options([(999, 4096, 64, 128)], 4096, folded, (0, 0, 0), given)[1] | {"PARTS": 4}
+    for kernel, constants, each in ((finish._rest, flags, tuples), (products._collect, collected, {})):
         code = machine_code(kernel, constants, finish.WARPS, (), **each)
         assert not stack_bytes(code), "registers that do not fit are kept in memory"
         found[f"{kernel.__name__} {name}"] = len(code)
+    return found
+
+
+def product_builds(network: Module, name: str) -> dict[str, int]:
+    """Build the products of a network's gradients at a usual batch size, and at one that fills no tile."""
+    found = {}
+    for rows in (2048, 100):
+        grads = Gradients(declare(network, Arena("cpu"), "net", "a build"), None)
+        fill_in(grads, rows, torch.bfloat16)
+        pairs = [*((given.above, given.x) for given in grads.embeddings.values()), *grads.products.values()]
+        factors = [products.Factors.of(*pair) for pair in pairs]
+        for tile, parts, chosen in (
+            (products.LARGE, 1, [each for each in factors if each.size > SMALL_SIZE]),
+            (products.SMALL, 4, [each for each in factors if each.size <= SMALL_SIZE]),
+        ):
+            if not chosen:
+                continue
+            _, flags = products.options(chosen, [8] * len(chosen), tile, parts)
+            assert flags["ALIGN"] == 8 and flags["EVEN"] == (tile == products.LARGE and rows == 2048)
+            kinds = {side: ("*bf16",) * len(chosen) for side in ("lefts", "rights")}
+            code = machine_code(products._products, flags, tile.warps, (), stages=tile.stages, **kinds)
+            assert not stack_bytes(code), "registers that do not fit are kept in memory"
+            found[f"products {name} {rows} {tile.rows}"] = len(code)
     return found
 
 
@@ -232,6 +263,7 @@ def builds() -> dict[str, int]:
     # A G1's, and rows of SAC, which nothing ties together.
     critic, actor, plain = Critic(101, 29, 256, 2, 101, seed), Actor(98, 29, 128, 2, seed), Linear(98, 515)
     found |= finish_builds(critic, "critic") | finish_builds(actor, "actor")
+    found |= product_builds(critic, "critic") | product_builds(actor, "actor")
     for kind in ("*fp32", "*bf16"):
         found |= norm_builds(kind)
         found |= affine_builds(kind)

@@ -328,6 +328,7 @@ def network_of(network: str) -> Critic | Actor:
         "wide critic": lambda: Critic(60, 6, 8, 1, 5, seed),
         "wide actor": lambda: Actor(71, 9, 12, 1, seed),
         "square critic": lambda: Critic(10, 2, 12, 2, 16, seed),
+        "large critic": lambda: Critic(10, 2, 136, 1, 5, seed),
     }
     return made[network]()
 
@@ -432,20 +433,29 @@ def put_off_case(device: str, dtype: torch.dtype, network: str, rows: int, **til
 
     Tiles are of the sizes named, the others as usual.
     """
-    from tickgraph.learn.kernels import finish as kernel
+    from tickgraph.learn.kernels import finish, products
 
     def spoiled(*args) -> list[Tensor]:
         return [value.fill_(torch.nan) for value in usual(*args)]
 
     storage, usual = storage_of(network, device), put_off.outputs_of
-    with patch.multiple(kernel, **{"BLOCK": kernel.BLOCK} | tiles), patch.object(put_off, "outputs_of", spoiled):
+    sizes = [
+        {"BLOCK": kernel.BLOCK} | {name: size for name, size in tiles.items() if hasattr(kernel, name)}
+        for kernel in (finish, products)
+    ]
+    with (
+        patch.multiple(finish, **sizes[0]),
+        patch.multiple(products, **sizes[1]),
+        patch.object(put_off, "outputs_of", spoiled),
+    ):
         made, wanted = put_off_by_both(storage, rows, dtype)
         again, _ = put_off_by_both(storage, rows, dtype)
     assert len(made) == len(storage.spans) + 3
     for name, mine in made.items():
         assert torch.equal(mine, again[name]), name
+        summed = "embed" in name or (name in storage.linear and dtype == BF16)
         copied = name == "means" or name in storage.linear or "blocks" in name
-        assert not copied or "embed" in name or torch.equal(mine, wanted[name]), name
+        assert not copied or summed or torch.equal(mine, wanted[name]), name
     return max(off(mine, wanted[name]) for name, mine in made.items())
 
 
@@ -507,10 +517,18 @@ def put_off_keeps_a_nan(device: str) -> float:
 
 
 def put_off_launches(device: str) -> float:
-    """A network takes two launches, of as many programs as a GPU has processors at most: how much is otherwise."""
-    from tickgraph.learn.kernels import finish as kernel
+    """A network takes two launches besides its products in float32, and four with them in bfloat16, each of as many
+    programs as a GPU has processors, or a few more: how much is otherwise."""
+    from tickgraph.learn.kernels import finish, products
 
-    critic, counts = Critic(101, 29, 256, 2, 101, torch.Generator().manual_seed(0)), []
+    critic, actor = (
+        declare(network, Arena(device), "net", "a test")
+        for network in (
+            Critic(101, 29, 256, 2, 101, torch.Generator().manual_seed(0)),
+            Actor(98, 29, 128, 2, torch.Generator().manual_seed(0)),
+        )
+    )
+    counts: list[int] = []
 
     class Counted:
         def __init__(self, launched) -> None:
@@ -520,9 +538,46 @@ def put_off_launches(device: str) -> float:
             counts.append(grid[0])
             return self.launched[grid]
 
-    with patch.multiple(kernel, _rest=Counted(kernel._rest), _unfold=Counted(kernel._unfold)):
-        put_off_by_both(declare(critic, Arena(device), "net", "a test"), 64, F32)
-    return float(sorted(counts) != [18, 113])
+    wrong = 0
+    for storage, dtype, wanted in (
+        (critic, F32, [18, 113]),
+        (critic, BF16, [44, 48, 113, 128]),  # the embedding's and the head's product in four parts
+        (actor, BF16, [45, 72, 139]),
+    ):
+        counts.clear()
+        with (
+            patch.object(finish, "_rest", Counted(finish._rest)),
+            patch.multiple(products, _products=Counted(products._products), _collect=Counted(products._collect)),
+        ):
+            put_off_by_both(storage, 16, dtype)
+        wrong += sorted(counts) != wanted
+    return float(wrong)
+
+
+def products_case(device: str, height: int, width: int, depth: int, parts: int, far: int = 0) -> float:
+    """Products of several sizes in parts, of factors in one piece or, `far` apart, of views, against float64; what lies
+    between their places must be left alone."""
+    from tickgraph.learn.kernels import products
+
+    torch.manual_seed(0)
+    tile, factors, places, start = products.Tile(16, 32, 16, 2, 4), [], [], 5
+    for members, left, right in ((2, height, width), (1, width, height), (3, height, 8)):
+        values = [torch.randn(members, depth, far + size).to(device, BF16)[..., far:] for size in (left, right)]
+        if members == 1:
+            values[0] = values[0][..., ::2].repeat_interleave(2, -1)
+        if members == 3:
+            values[1] = values[1][:1].expand(3, -1, -1)
+        factors.append(products.Factors.of(*values))
+        places.append(start)
+        start += parts * factors[-1].size + 3
+    flat = torch.full((start,), torch.nan, device=device)
+    products.multiply(flat, factors, places, tile, parts)
+    found = []
+    for each, place in zip(factors, places, strict=True):
+        made = flat[place : place + parts * each.size].view(parts, *each.shape)
+        found.append(off(made.sum(0), each.left.double().mT @ each.right.double()))
+        assert flat[place + parts * each.size : place + parts * each.size + 3].isnan().all()
+    return max(found)
 
 
 def steps_of(
@@ -659,8 +714,10 @@ def checks_case(device: str) -> float:
     return 0.0
 
 
-def interpret_bfloat16() -> None:
-    """Let Triton's interpreter, which keeps bfloat16 as bits, multiply it as numbers."""
+def mend_interpreter() -> None:
+    """Let Triton's interpreter multiply bfloat16, which it keeps as bits, as numbers, and take a tensor as the end of a
+    loop: it holds a scalar in an array of one element, which a recent NumPy does not take for a number."""
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, np, tl
 
     def widened(x: TensorHandle) -> TensorHandle:
@@ -669,7 +726,12 @@ def interpret_bfloat16() -> None:
     def create_dot(self: InterpreterBuilder, a: TensorHandle, b: TensorHandle, *rest) -> TensorHandle:
         return usual(self, *(map(widened, (a, b)) if a.dtype == tl.bfloat16 else (a, b)), *rest)
 
+    def patch_lang_tensor(tensor, scope) -> None:
+        patched(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
     usual, InterpreterBuilder.create_dot = InterpreterBuilder.create_dot, create_dot
+    patched, interpreter._patch_lang_tensor = interpreter._patch_lang_tensor, patch_lang_tensor
 
 
 CASES = {
@@ -732,6 +794,12 @@ CASES = {
     "put off, wide": (lambda device: put_off_case(device, F32, "wide critic", 64, ROWS=32, UNFOLD_COLUMNS=8), 2e-6),
     "put off, actor": (lambda device: put_off_case(device, F32, "wide actor", 1100), 2e-6),
     "put off, bfloat16": (lambda device: put_off_case(device, BF16, "wide critic", 40, BLOCK=32), 2e-6),
+    "put off, bfloat16 in parts": (lambda device: put_off_case(device, BF16, "wide actor", 150, PROGRAMS=9), 2e-6),
+    "put off, bfloat16, large": (lambda device: put_off_case(device, BF16, "large critic", 64), 2e-6),
+    "products": (lambda device: products_case(device, 32, 64, 64, 1), 2e-6),
+    "products, in parts": (lambda device: products_case(device, 24, 40, 150, 4), 2e-6),
+    "products, in more parts than there are": (lambda device: products_case(device, 8, 8, 20, 8), 2e-6),
+    "products, not aligned": (lambda device: products_case(device, 19, 33, 37, 2, far=3), 2e-6),
     "put off, views": (put_off_strides, 2e-6),
     "put off, not a number": (put_off_keeps_a_nan, 0.0),
     "put off, launches": (put_off_launches, 0.0),
@@ -758,6 +826,6 @@ CASES = {
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    interpret_bfloat16()
+    mend_interpreter()
     with torch.no_grad():
         json.dump({name: figure("cpu") for name, (figure, _) in CASES.items()}, sys.stdout)

@@ -143,8 +143,8 @@ class Lane:
         Lane.now = self.before
 
 
-@pytest.mark.parametrize("large", [2, 0])
-def test_large_products_come_behind_the_first_steps_of_all_others(monkeypatch, large):
+def dealt(monkeypatch, large: int, beside: bool) -> list[tuple[str, str]]:
+    """Return (stream, what is enqueued on it), in their order: some large products, an embedding, a head and a rest."""
     seen: list[tuple[str, str]] = []
     main, *sides = (Lane(name, seen) for name in ("main", "a", "b", "c"))
 
@@ -159,9 +159,15 @@ def test_large_products_come_behind_the_first_steps_of_all_others(monkeypatch, l
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
     monkeypatch.setattr(torch.cuda, "stream", lambda lane: lane)
     first, *small = [job(f"large {i}", 1) for i in range(large)], [job("embed", 2)], [job("head", 2)]
-    put_off._deal(torch.device("cuda"), first, *small, [[job("rest", 1)]])
+    put_off._deal(torch.device("cuda"), put_off.Work(first, *small, beside), [[job("rest", 1)]])
     assert seen[:3] == [(name, "waits for main") for name in "abc"] and Lane.now is main
     assert seen[-3:] == [("main", f"waits for {name}") for name in "abc"]
+    return seen
+
+
+@pytest.mark.parametrize("large", [2, 0])
+def test_large_products_come_behind_the_first_steps_of_all_others(monkeypatch, large):
+    seen = dealt(monkeypatch, large, beside=False)
     found = {what: at for at, what in enumerate(seen)}
     assert len(found) == len(seen) - (3 if large else 0) and found["a", "embed 0"] < found["a", "embed 1"]
     if large:
@@ -174,6 +180,12 @@ def test_large_products_come_behind_the_first_steps_of_all_others(monkeypatch, l
         assert found["main", "large 0 0"] < found["main", "large 1 0"]
     else:
         assert ("main", "head 1") in found and ("c", "rest 0") in found
+
+
+def test_large_products_that_leave_room_come_first_and_wait_for_nothing(monkeypatch):
+    seen = dealt(monkeypatch, 2, beside=True)
+    assert seen[3:5] == [("main", "large 0 0"), ("main", "large 1 0")]
+    assert seen[5:-3] == [("a", "embed 0"), ("a", "embed 1"), ("b", "head 0"), ("b", "head 1"), ("c", "rest 0")]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

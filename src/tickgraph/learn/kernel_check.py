@@ -14,7 +14,7 @@ from tickgraph.learn.gradients import Embedding, Gradients, Moments
 from tickgraph.learn.networks import Actor, log_std_of
 from tickgraph.learn.optimizer import NetworkStep
 from tickgraph.learn.running import affine_backward, affine_relu
-from tickgraph.learn.storage import Storage
+from tickgraph.learn.storage import Stacked, Storage
 from tickgraph.learn.trunk import Weights, filled, small_weights, whiten
 
 
@@ -142,8 +142,23 @@ def check_small_weights(networks: Sequence[tuple[Storage, int, int]], dtype: tor
     """Make what is read of small parameters, of networks given as (layout, flat tensors, blocks)."""
     for storage, parts, blocks in networks:
         made, wanted = small_weights_by_both(storage, parts, blocks, dtype)
-        for name, mine in made.items():
-            hold(mine, wanted[name], 1e-5 if dtype == torch.float32 else 1e-2)
+        pairs = [*((mine, wanted[name]) for name, mine in made.items()), copies_by_both(storage, parts, dtype)]
+        for pair in pairs:
+            hold(*pair, 1e-5 if dtype == torch.float32 else 1e-2)
+
+
+def copies_by_both(storage: Storage, parts: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the copies of a network's weights, and of its target's where there are two parts, by the kernel and by
+    torch, of parameters as they are."""
+    from tickgraph.learn.kernels.copies import refresh
+
+    found, device = [], storage.parameters.device
+    target = ramp(storage.parameters.shape, device, 1) if parts == 2 else None
+    for renew in (refresh, Stacked.refresh):
+        found.append(Stacked(storage, target, dtype, Arena(device), "copies"))
+        found[-1].flat.fill_(torch.nan)
+        renew(found[-1])
+    return found[0].flat, found[1].flat
 
 
 def small_weights_by_both(
@@ -177,8 +192,8 @@ def check_put_off(networks: Sequence[tuple[Storage, int]], dtype: torch.dtype) -
 def put_off_by_both(storage: Storage, rows: int, dtype: torch.dtype) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return {name: gradient, or what goes with them} by the kernels and by torch, of a made-up backward pass.
 
-    Products, which both take from torch, have few rows. As in an update, the values behind the heads' biases are a view
-    that does not lie in one piece, with columns that fill up.
+    As in an update, the values behind the heads' biases are a view that does not lie in one piece, with columns that
+    fill up.
     """
     from tickgraph.learn.kernels import finish as kernel
 
@@ -201,19 +216,19 @@ def fill_in(grads: Gradients, rows: int, dtype: torch.dtype) -> tuple[Tensor, Mo
     embed = ("trunk.embed.weight", "trunk.input_norm.gain", "trunk.input_norm.offset")
     *ensemble, width, inputs = spans[embed[0]].shape
     members = ensemble[0] if ensemble else 1
-    factors = [ramp((members, 8, columns), device, columns).to(dtype) for columns in (width, filled(inputs + 1))]
+    factors = [ramp((members, rows, columns), device, columns).to(dtype) for columns in (width, filled(inputs + 1))]
     own = [ramp((members, *shape), device, len(shape)) for shape in ((width, inputs), (inputs,), (inputs,))]
     grads.embedding(embed, Embedding(*factors, *own))
     means, scales = [ramp((inputs,), device, 1)] * members, list[Tensor]()
     variances = [1.0 + ramp((inputs,), device, 2)] * members
     heads = tuple(name for name in grads.storage.linear if not name.startswith("trunk."))
     outputs = filled(sum(spans[name].shape[-2] for name in heads))
-    grads.product(heads, *(ramp((members, 8, columns), device, columns).to(dtype) for columns in (outputs, width)))
+    grads.product(heads, *(ramp((members, rows, columns), device, columns).to(dtype) for columns in (outputs, width)))
     for seed, span in enumerate(span for name, span in spans.items() if name not in (*embed, *heads)):
         size = span.size // members
         if span.name in grads.storage.linear:
             widths = span.shape[-2:]
-            sides = [ramp((members, 8, columns), device, seed).to(dtype) for columns in widths]
+            sides = [ramp((members, rows, columns), device, seed).to(dtype) for columns in widths]
             grads.product(span.name, *sides)
         elif ".blocks." in span.name:
             grads[span.name] = ramp(span.shape, device, seed)

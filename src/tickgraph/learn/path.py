@@ -15,7 +15,7 @@ from tickgraph.core.program import BACKEND_CANNOT, CAPTURE_FAILED, Resolution, f
 from tickgraph.learn import batch_norm, put_off, running
 from tickgraph.learn.gradients import Gradients
 from tickgraph.learn.running import AffineForm
-from tickgraph.learn.storage import Storage
+from tickgraph.learn.storage import Stacked, Storage
 from tickgraph.learn.trunk import NormForm, SmallForm, small_weights, whiten
 
 _log = logging.getLogger(__name__)
@@ -55,8 +55,9 @@ class Switches:
     put_off: str = "torch"
     row_step: str = "torch"
     """torch, or triton: the kernel of that name in `kernels/`; of affine, a layer on running statistics,
-    `affine_product`; of small_weights, what products and norms read of all but the blocks' weights, `stack_weights`;
-    and of put_off, what that one operation does besides products, `finish`, which needs `joined`."""
+    `affine_product`; of small_weights, what products and norms read of all but the blocks' weights, `stack_weights`,
+    and what renews `copies`, that kernel; and of put_off, what that one operation does, `finish` and `products`, which
+    needs `joined`."""
     reasons: tuple[str, ...] = ()
     """Why kernels that were wanted do not run."""
 
@@ -113,6 +114,14 @@ class Switches:
         from tickgraph.learn.kernels.stack_weights import StackWeights
 
         return StackWeights(storage)
+
+    def copies_form(self) -> Callable[[Stacked], None]:
+        """Return what renews copies of weights."""
+        if self.small_weights == "torch":
+            return Stacked.refresh
+        from tickgraph.learn.kernels import copies as kernel
+
+        return kernel.refresh
 
     def head_form(self) -> HeadForm:
         """Return what computes `loss_head.filled_head`."""

@@ -7,6 +7,7 @@ here, or their kernels.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -34,12 +35,37 @@ class Rest(NamedTuple):
     moments: Moments
 
 
+class Product(NamedTuple):
+    """Gradients of weights that are one product."""
+
+    places: list[tuple[int, int]]
+    """Of each weight, and its rows."""
+    above: Tensor
+    source: Tensor
+    """(M, R, height) and (M, R, width): the product is above^T source of each member."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the gradient of one weight, without columns that fill up."""
+        return len(self.places) == 1 and self.places[0][1] == self.above.shape[2]
+
+
+class Work(NamedTuple):
+    """Jobs that make products."""
+
+    large: list[Job]
+    folded: list[Job]
+    small: list[Job]
+    beside: bool = False
+    """Whether large ones leave room for others beside them on a processor."""
+
+
 class Form(NamedTuple):
     """How it is computed."""
 
-    unfold: Callable[[Tensor, Sequence[int], Tensor, Embedding], None]
-    """Writes `Embedding.gradients` to their places in the flat gradient, given those and the product (M, d, I filled
-    up) that they come from."""
+    products: Callable[[Tensor, Sequence[Product], Sequence[tuple[list[int], Embedding]]], Work]
+    """Returns what writes gradients of weights to the flat gradient, and those of embeddings, given with the places of
+    weight, gain and offset."""
     rest: Callable[[Sequence[Tensor], Rest], list[list[Job]]]
     """Returns what writes a `Rest` to flat gradient, figures' means and statistics, by streams."""
 
@@ -49,22 +75,16 @@ def carry_out(tensors: Sequence[Tensor], plan: Sequence[int], form: Form) -> lis
     how, given = Plan.of(plan), iter(tensors)
     outputs = outputs_of(tensors, plan)
     flat = outputs[0]
-    large, small = list[Job](), list[Job]()
-    for places in how.products:
-        above, source = next(given), next(given)
-        size = above.shape[0] * above.shape[2] * source.shape[2]
-        (small if size <= SMALL else large).append(_multiply(flat, places, above, source))
-    folded = [
-        _unfold(flat, starts, Embedding(*(next(given) for _ in Embedding._fields)), form) for starts in how.embeddings
-    ]
+    products = [Product(places, next(given), next(given)) for places in how.products]
+    embeddings = [(starts, Embedding(*(next(given) for _ in Embedding._fields))) for starts in how.embeddings]
+    work = form.products(flat, products, embeddings)
     totals = [(start, width, next(given)) for start, width in how.totals]
     rest = Rest(totals, [(start, next(given)) for start in how.parts], next(given), how.moments_of(tensors))
     others = form.rest(outputs, rest)
     if flat.is_cuda:
-        # A head's product, made first and so the last, is followed by copies.
-        _deal(flat.device, large, folded, small[::-1], others)
+        _deal(flat.device, work, others)
     else:
-        for job in (*large, *folded, *small, *(job for jobs in others for job in jobs)):
+        for job in (*work.large, *work.folded, *work.small, *(job for jobs in others for job in jobs)):
             _end(job)
     return outputs
 
@@ -81,7 +101,7 @@ def outputs_of(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
 @torch.library.custom_op("tickgraph::finish_gradients", mutates_args=())
 def finish(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
     """Return what `Gradients.finish` does, by torch's operations."""
-    return carry_out(tensors, plan, Form(_unfolded, _rest))
+    return carry_out(tensors, plan, Form(partial(by_torch, unfold=_unfolded), _rest))
 
 
 finish.register_fake(outputs_of)
@@ -102,13 +122,15 @@ def _end(job: Job) -> None:
         pass
 
 
-def _deal(device: torch.device, large: list[Job], folded: list[Job], small: list[Job], others: list[list[Job]]) -> None:
+def _deal(device: torch.device, work: Work, others: list[list[Job]]) -> None:
     """Enqueue all jobs on streams beside each other, which the current one waits for; what is folded, and each of the
     lists of others, has a stream of its own.
 
-    A large product has nearly as many programs as a GPU has processors; beside other kernels it took up to twice as
-    long (H200). So the first steps of the rest come before all large ones, those that take longest first.
+    A large product has nearly as many programs as a GPU has processors. Where each of them takes a processor for
+    itself, beside other kernels it took up to twice as long (H200). Then the first steps of the rest come before all
+    large ones, those that take longest first; else the large ones do.
     """
+    large, folded, small, beside_large = work
     main = torch.cuda.current_stream(device)
     lanes = _lanes(device, len(others) + 2)
     for lane in lanes:
@@ -117,15 +139,18 @@ def _deal(device: torch.device, large: list[Job], folded: list[Job], small: list
     dealt = [(own, job) for job in folded]
     dealt += [(beside if large or turn % 2 else main, job) for turn, job in enumerate(small)]
     dealt += [(lane, job) for lane, jobs in zip(theirs, others, strict=True) for job in jobs]
-    firsts = dict[torch.cuda.Stream, Job]()
-    for lane, job in dealt if large else ():
-        firsts.setdefault(lane, job)
-    for lane, job in firsts.items():
-        with torch.cuda.stream(lane):
-            next(job, None)
-    for lane in firsts:
-        main.wait_stream(lane)
-    for lane, job in [*dealt, *((main, job) for job in large)]:
+    first = [(main, job) for job in large]
+    if large and not beside_large:
+        firsts = dict[torch.cuda.Stream, Job]()
+        for lane, job in dealt:
+            firsts.setdefault(lane, job)
+        for lane, job in firsts.items():
+            with torch.cuda.stream(lane):
+                next(job, None)
+        for lane in firsts:
+            main.wait_stream(lane)
+        dealt, first = first, dealt
+    for lane, job in [*first, *dealt]:
         with torch.cuda.stream(lane):
             _end(job)
     for lane in lanes:
@@ -142,31 +167,51 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
         torch.ops.aten.bmm.dtype_out(left, right, torch.float32, out=out)
 
 
-def _multiply(flat: Tensor, places: Sequence[Sequence[int]], above: Tensor, source: Tensor) -> Job:
-    """Write above^T source to the places of its weights, straight where it is one without columns that fill up."""
-    members, height, width = above.shape[0], above.shape[2], source.shape[2]
-    left, begin = above.transpose(1, 2), 0
-    if len(places) == 1 and places[0][1] == height:
-        _product(left, source, _place(flat, places[0][0], (members, height, width)))
+def is_small(given: Product) -> bool:
+    """Return whether a product leaves much of a GPU idle."""
+    return given.above.shape[0] * given.above.shape[2] * given.source.shape[2] <= SMALL
+
+
+Unfold = Callable[[Tensor, Sequence[int], Tensor, Embedding], None]
+"""Writes `Embedding.gradients` to their places in the flat gradient, given those and the product (M, d, I filled up)
+that they come from."""
+
+
+def by_torch(
+    flat: Tensor, given: Sequence[Product], embeddings: Sequence[tuple[list[int], Embedding]], unfold: Unfold
+) -> Work:
+    """Do `Form.products` with a product of torch's for each."""
+    jobs = [(is_small(each), _multiply(flat, each)) for each in given]
+    folded = [_unfold(flat, starts, each, unfold) for starts, each in embeddings]
+    # A head's product, made first and so the last, is followed by copies.
+    return Work([job for small, job in jobs if not small], folded, [job for small, job in jobs if small][::-1])
+
+
+def _multiply(flat: Tensor, given: Product) -> Job:
+    """Write a product to the places of its weights, straight where it is one without columns that fill up."""
+    members, height, width = given.above.shape[0], given.above.shape[2], given.source.shape[2]
+    left, begin = given.above.transpose(1, 2), 0
+    if given.whole:
+        _product(left, given.source, _place(flat, given.places[0][0], (members, height, width)))
         return
     whole = flat.new_empty((members, height, width))
-    _product(left, source, whole)
+    _product(left, given.source, whole)
     yield
-    for start, rows in places:
+    for start, rows in given.places:
         _place(flat, start, (members, rows, width)).copy_(whole[:, begin : begin + rows])
         begin += rows
 
 
-def _unfold(flat: Tensor, starts: Sequence[int], given: Embedding, form: Form) -> Job:
+def _unfold(flat: Tensor, starts: Sequence[int], given: Embedding, unfold: Unfold) -> Job:
     """Write `Embedding.gradients` to their places."""
     folded = flat.new_empty((*given.weight.shape[:2], given.x.shape[-1]))
     _product(given.above.transpose(1, 2), given.x, folded)
     yield
-    form.unfold(flat, starts, folded, given)
+    unfold(flat, starts, folded, given)
 
 
 def _unfolded(flat: Tensor, starts: Sequence[int], folded: Tensor, given: Embedding) -> None:
-    """Do `Form.unfold`."""
+    """Do an `Unfold`."""
     for start, grad in zip(starts, given.gradients(folded), strict=True):
         _place(flat, start, grad.shape).copy_(grad)
 

@@ -345,14 +345,14 @@ class Written:
             learner.critic_step.stacked = critics
             if cfg.bf16:  # in float32 a single network is its own copy
                 actors = learner.actor_step.stacked = Stacked(learner.actor_storage, None, dtype, arena, "copies/actor")
-        self.copies = [copy for copy in (critics, actors) if copy is not None]
+        self.copies, self._renew = [copy for copy in (critics, actors) if copy is not None], switches.copies_form()
         self.critic = CriticUpdate(cfg, learner.critic_storage, target, learner.atoms, switches, critics)
         self.actor = ActorUpdate(cfg, learner.actor_storage, self.critic, switches, actors)
 
     def refresh(self) -> None:
         """Copy the weights anew: whatever has happened to the parameters, a cycle begins with true copies."""
         for copy in self.copies:
-            copy.refresh()
+            self._renew(copy)
 
 
 def kernel_checks(learner: FlashSac) -> dict[str, Callable[[], None]]:

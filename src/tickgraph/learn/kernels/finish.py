@@ -1,4 +1,4 @@
-"""`put_off.finish` with all but its products in Triton: one launch behind the embedding's product, one for the rest.
+"""`put_off.finish` in Triton: its products, of bfloat16 factors, in `products.py`, and all else in one launch.
 
 A program sums a few columns, or copies a few KB. Where everything lies, and in which strides, is built into the
 kernels, so that views are read where they are and no load waits for another. An element of a result is one program's,
@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tickgraph.learn.gradients import EPS, Embedding
+from tickgraph.learn.gradients import EPS
+from tickgraph.learn.kernels.products import products
 from tickgraph.learn.put_off import Form, Job, Rest, carry_out, outputs_of
 
 ROWS, COLUMNS = 1024, 8
@@ -21,8 +22,6 @@ ROWS, COLUMNS = 1024, 8
 G1's critics at batch 2048 takes 64 programs of two steps."""
 BLOCK = 2048
 """Elements of a copy, and of a step of a mean."""
-UNFOLD_ROWS, UNFOLD_COLUMNS = 256, 16
-"""Of a tile of the embedding's gradients; those of a G1's critics take 18 programs."""
 WARPS = 8
 
 
@@ -96,35 +95,6 @@ def _rest(
             )  # fmt: skip
 
 
-@triton.jit
-def _unfold(
-    folded, weight, gain, offset, to_weight, to_gain, to_offset,
-    D: tl.constexpr, IN: tl.constexpr, F: tl.constexpr, BY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Write `Embedding.gradients` of COLUMNS columns of a member.
-
-    BY has the strides of weight (M, D, IN), of gain and of offset (M, IN); folded (M, D, F) lies in one piece.
-    """
-    TILES: tl.constexpr = (IN + COLUMNS - 1) // COLUMNS
-    program = tl.program_id(0)
-    member, col, row = program // TILES, program % TILES * COLUMNS + tl.arange(0, COLUMNS), tl.arange(0, ROWS)
-    known = col < IN
-    factor = tl.load(gain + member * BY[3] + col * BY[4], known, 0.0)[None, :]
-    shift = tl.load(offset + member * BY[5] + col * BY[6], known, 0.0)[None, :]
-    gains, offsets = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
-    for first in range(0, D, ROWS):
-        own = row + first
-        inside = (own < D)[:, None] & known[None, :]
-        begin = folded + (member * D + own) * F
-        above, bias = tl.load(begin[:, None] + col[None, :], inside, 0.0), tl.load(begin + IN, own < D, 0.0)[:, None]
-        read = tl.load(weight + member * BY[0] + own[:, None] * BY[1] + col[None, :] * BY[2], inside, 0.0)
-        tl.store(to_weight + (member * D + own[:, None]) * IN + col[None, :], above * factor + bias * shift, inside)
-        gains += above * read
-        offsets += bias * read
-    tl.store(to_gain + member * IN + col, tl.sum(gains, 0), known)
-    tl.store(to_offset + member * IN + col, tl.sum(offsets, 0), known)
-
-
 def rest_options(rest: Rest) -> tuple[int, list[Tensor], dict[str, Any]]:
     """Return programs, the tensors that are copied, each in one dimension, and constants of `_rest`."""
     moments, begin, place = rest.moments, 0, 0
@@ -153,22 +123,6 @@ def rest_options(rest: Rest) -> tuple[int, list[Tensor], dict[str, Any]]:
     return begin, lines, constants
 
 
-def unfold_options(folded: Tensor, given: Embedding) -> tuple[int, dict[str, Any]]:
-    """Return programs and constants of `_unfold`."""
-    members, depth, width = given.weight.shape
-    by = (*given.weight.stride(), *given.gain.stride(), *given.offset.stride())
-    constants: dict[str, Any] = {"D": depth, "IN": width, "F": folded.shape[-1], "BY": by}
-    constants |= {"ROWS": min(UNFOLD_ROWS, triton.next_power_of_2(depth)), "COLUMNS": UNFOLD_COLUMNS}
-    return members * triton.cdiv(width, UNFOLD_COLUMNS), constants
-
-
-def unfold(flat: Tensor, starts: Sequence[int], folded: Tensor, given: Embedding) -> None:
-    """Do `put_off.Form.unfold` in one launch."""
-    programs, constants = unfold_options(folded, given)
-    outputs = (flat[start:] for start in starts)
-    _unfold[(programs,)](folded, given.weight, given.gain, given.offset, *outputs, **constants, num_warps=WARPS)
-
-
 def rest(outputs: Sequence[Tensor], what: Rest) -> list[list[Job]]:
     """Do `put_off.Form.rest` in one launch, ahead of the large products: beside one it would take its processors."""
     return [[_launch(outputs, what)]]
@@ -184,7 +138,7 @@ def _launch(outputs: Sequence[Tensor], what: Rest) -> Job:
 @torch.library.custom_op("tickgraph::finish_gradients_by_kernels", mutates_args=())
 def finish(tensors: Sequence[Tensor], plan: Sequence[int]) -> list[Tensor]:
     """Return what `put_off.finish` does."""
-    return carry_out(tensors, plan, Form(unfold, rest))
+    return carry_out(tensors, plan, Form(products, rest))
 
 
 finish.register_fake(outputs_of)
