@@ -7,6 +7,7 @@
     python benchmarks/run_all.py --resume --out results   the steps that failed, were stopped or never began
     python benchmarks/run_all.py --list                   what there is, with the time that each may take
     python benchmarks/run_all.py --only collector,learner steps whose names begin so
+    python benchmarks/run_all.py --also seeds             and an experiment that is shown once beside them
     python benchmarks/run_all.py --tiny                   small sizes on a CPU: does every command still run?
 
 Each step is one command, of the command line or of this folder, in a process of its own, with its JSON and its log in
@@ -78,6 +79,7 @@ class Step:
         result: the option that names its JSON file, if it writes one.
         script: the program, a file of this folder; without it `tickgraph`.
         timed: it measures times, so that nothing else is played on its GPU.
+        extra: an experiment beside what is measured anew, played where it is named.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Step:
     result: str | None = "--json"
     script: str | None = None
     timed: bool = True
+    extra: bool = False
 
     @property
     def program(self) -> str:
@@ -109,7 +112,7 @@ def steps() -> list[Step]:
     if importlib.util.find_spec("uni_rl") is not None:  # a peer's package, which tickgraph does not install
         full = ("--precision", "bf16", "--batch-size", "2048", "--updates", "8", "--limit", "700")
         tiny = ("--device", "cpu", "--batch-size", "8", "--updates", "2")
-        found.append(Step("peer_unilab", full, tiny, 1200, script="peer_unilab.py"))
+        found.append(Step("peer_unilab", full, tiny, 1200, script="peer_unilab.py", extra=True))
     for task, algo in itertools.product((WALK, TRACK), ALGOS):
         words = ("train", task, "--algo", algo, "--run-name", f"full_{algo}")
         found.append(Step(f"run_{task}_{algo}", words, (*words, *TINY_TRAIN), 1500, None))
@@ -124,16 +127,17 @@ def steps() -> list[Step]:
     for algo in ALGOS:
         words = ("bench", "learner", WALK, "--algo", algo)
         tiny = (*words, "--updates", "2", "--batch-size", "32", "--blocks", "1", "--cycles", "1", "--paths", "eager")
-        found.append(Step(f"learner_{algo}", (*words, "--paths", "eager,compile,graph"), tiny, 900))
+        full = (*words, "--paths", "compile,graph", "--blocks", "10")
+        found.append(Step(f"learner_{algo}", full, tiny, 900))
     words = ("bench", "train", WALK, *REPORT)
     tiny = ("bench", "train", WALK, "--backend", "mujoco", *TINY_BENCH)
-    found.append(Step("train_bridged", (*words, "--device", "cuda"), tiny, 1200))
+    found.append(Step("train_bridged", (*words, "--device", "cuda"), tiny, 1200, extra=True))
     profile = ("profile", WALK, "--ticks")
     tiny = (*profile, "2", "--num-envs", "8", "--backend", "mujoco", "--device", "cpu")
     found.append(Step("profile", (*profile, "30", "--num-envs", "4096", "--backend", "mjwarp"), tiny, 300, None))
     # Without --gpus its runs see what the step sees; with it they would see that GPU, whichever the step has.
     full = ("--out", "seeds", "--side-by-side", "10", "--iterations", "2500", "--limit-s", "1500")
-    found.append(Step("seeds", full, ("--out", "seeds", "--tiny"), 1560, script="seeds.py", timed=False))
+    found.append(Step("seeds", full, ("--out", "seeds", "--tiny"), 1560, script="seeds.py", timed=False, extra=True))
     return found
 
 
@@ -258,6 +262,11 @@ def next_step(
     return next(iter(waiting), None)
 
 
+def is_named(step: Step, names: tuple[str, ...]) -> bool:
+    """Return whether a step's name begins with one of these, or is one where it is an experiment's."""
+    return step.name in names if step.extra else step.name.startswith(names)
+
+
 def command_of(step: Step, words: Sequence[str]) -> str:
     """Return a step's command as a reader types it, without the file of its result."""
     return " ".join([step.program, *words])
@@ -357,8 +366,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the steps; returns 0 where every command ended with exit code 0."""
     parser = Parser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out"), help="folder of all results")
-    parser.add_argument("--only", default="", metavar="A,B", help="steps whose names begin with one of these")
+    parser.add_argument("--only", default="", metavar="A,B", help="steps whose names begin so, or experiments")
     parser.add_argument("--skip", default="", metavar="A,B", help="steps to leave out, likewise")
+    parser.add_argument("--also", default="", metavar="A,B", help="experiments, beside the steps; see --list")
     parser.add_argument(
         "--gpus", metavar="A,B", help="a step at a time on each of these GPUs, each with its share of the processors"
     )
@@ -384,18 +394,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--budget is {options.budget:g}, expected a number of seconds")
 
     known = [step for step in steps() if not options.tiny or step.tiny is not None]
-    only, skip = (tuple(filter(None, text.split(","))) for text in (options.only, options.skip))
-    for begin in (*only, *skip):
-        if not any(step.name.startswith(begin) for step in known):
-            parser.error(f"no step begins with {begin!r}; --list shows them")
+    given = (options.only, options.skip, options.also)
+    only, skip, also = (tuple(filter(None, text.split(","))) for text in given)
+    for name in (*only, *skip):
+        if not any(is_named(step, (name,)) for step in known):
+            parser.error(f"no step begins with {name!r}, and no experiment is of this name; --list shows them")
+    extra = {step.name: step for step in known if step.extra}
+    for name in also:
+        if name not in extra:
+            parser.error(f"--also has {name!r}, and the experiments here are: {', '.join(extra) or 'none'}")
     chosen = [
-        step for step in known if (not only or step.name.startswith(only)) and not (skip and step.name.startswith(skip))
+        step
+        for step in known
+        if ((is_named(step, only) if only else not step.extra) or step.name in also) and not is_named(step, skip)
     ]
     if not chosen:
         parser.error("--only and --skip leave no step; --list shows them")
     if options.list:
-        for step in chosen:
-            print(f"{step.name:<42} at most {step.limit_s} s")
+        beside = [] if only else [step for step in extra.values() if step not in chosen]
+        for step in (*chosen, *beside):
+            how = f", with --also {step.name}" if step in beside else ""
+            print(f"{step.name:<42} at most {step.limit_s} s{how}")
         return 0
     out = options.out.resolve()
     done = results_in(out)

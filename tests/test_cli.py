@@ -294,11 +294,27 @@ def test_check_says_nothing_of_what_terms_print(tmp_path: Path, capfd: pytest.Ca
     assert said.out == "" and "critic" in said.err and said.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("words", [["describe", "nope"], ["profile", "nope"], ["profile", "nope", "--ticks", "x"]])
-def test_a_bad_word_is_told_before_anything_is_loaded(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "describe nope",
+        "profile nope",
+        "profile nope --ticks x",
+        "bench collector nope --num-envs 8",
+        "bench train nope",
+        "bench learner nope",
+        "bench report nope.json",
+        "verify learner nope",
+        "train cartpole_swingup --algo nope",
+        "describe cartpole_swingup --algo nope",
+    ],
+)
+def test_a_bad_word_is_told_before_anything_is_loaded(words: str, tmp_path: Path) -> None:
     code = (
         "import sys; from tickgraph.cli import main\n"
         "print(main(sys.argv[1:]), [m for m in ('torch', 'numpy') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.strip() == "2 []", done.stderr
+    assert any(word in done.stderr for word in ("'nope'", "'nope.json'", "--ticks")) and done.stderr.count("\n") == 1

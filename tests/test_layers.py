@@ -109,7 +109,7 @@ def test_no_code_outside_the_simulation_asks_for_a_backend_by_name():
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", ["tickgraph", "tickgraph.cli", "tickgraph.tasks.registry"])
+@pytest.mark.parametrize("module", ["tickgraph", "tickgraph.cli", "tickgraph.tasks.registry", "tickgraph.bench.report"])
 def test_a_quick_command_loads_no_library(module):
     if not (ROOT / Path(*module.split(".")[1:])).with_suffix(".py").exists() and module != "tickgraph":
         pytest.skip(f"{module} does not exist")

@@ -335,6 +335,8 @@ def _bench(words: list[str]) -> int:
         print(f"usage: tickgraph bench NAME TASK [options]\n\nbenchmarks: {', '.join(names)}")
         return 0
     check_compiler_cache()
+    if words[0] in names and words[0] != "report":
+        _check_task(words[1:])
     module = importlib.import_module(f"tickgraph.bench.{words[0]}") if words[0] in names else None
     if module is None or not hasattr(module, "main"):
         raise TickgraphError(
@@ -351,9 +353,18 @@ def _verify(words: list[str]) -> int:
     if words[0] not in names:
         raise TickgraphError(f"there is nothing to verify called {words[0]!r}; it is `tickgraph verify learner`")
     check_compiler_cache()
+    _check_task(words[1:])
     from tickgraph.bench.verify_learner import main as verify
 
     return verify(words[1:])
+
+
+def _check_task(words: Sequence[str]) -> None:
+    """Refuse a task that is not there before its benchmark's parser is loaded, with torch."""
+    if words and not words[0].startswith("-"):
+        from tickgraph.tasks import registry
+
+        registry.resolve(words[0])
 
 
 def _values(parsed: Parsed) -> list[str]:

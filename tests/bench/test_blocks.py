@@ -20,7 +20,7 @@ def test_arms_take_turns_and_the_first_tick_does_not_count(monkeypatch):
 
     stub, calls = Stub(), []
 
-    def record(env, ticks):
+    def record(ticks):
         stub.at += ticks
         return [SimpleNamespace(rows=SimpleNamespace(size=2)) for _ in range(ticks)]
 
@@ -28,9 +28,8 @@ def test_arms_take_turns_and_the_first_tick_does_not_count(monkeypatch):
         calls.append((arm, start["tick"], end["tick"]))
         return [100.0, *(float(number + len(arm)) for number in range(len(trace) - 1))]
 
-    monkeypatch.setattr(_blocks.replay, "record", record)
     monkeypatch.setattr(_blocks.replay, "record_bytes", lambda env, ticks: 1)
-    played = _blocks.play_blocks(stub, ("a", "bb"), blocks=2, ticks=3, play=play)
+    played = _blocks.play_blocks(stub, ("a", "bb"), blocks=2, ticks=3, record=record, play=play)
     assert calls == [("a", 0, 4), ("bb", 0, 4), ("bb", 4, 8), ("a", 4, 8)]
     assert played.samples["a"] == [1.0, 2.0, 3.0] * 2 and played.sums["bb"] == pytest.approx([9.0, 9.0])
     assert played.resets == 2 * 3 * 2 and stub.loaded == [4, 8]

@@ -15,8 +15,9 @@ from tickgraph.bench._case import Case, build
 from tickgraph.bench._parts import take_apart
 from tickgraph.bench._result import RATIO, ROW, read_result
 from tickgraph.core.errors import TickgraphError
-from tickgraph.core.program import Program
-from tickgraph.env.config import EventTermCfg, RewardTermCfg
+from tickgraph.core.program import Program, resolve_execution
+from tickgraph.env.config import EventTermCfg, RewardTermCfg, SubstepTermCfg
+from tickgraph.env.tick import Tick
 from tickgraph.tasks.registry import load
 
 REACH = str(Path(__file__).parents[2] / "examples" / "reach.py") + ":reach"
@@ -74,6 +75,36 @@ def test_recording_changes_nothing_and_leaves_nothing_behind(task):
     recorded = made.state()
     assert all(torch.equal(plain[name], recorded[name]) for name in plain)
     assert "advance_and_refresh" not in vars(made.env.sim)
+    made.env.close()
+
+
+@pytest.mark.parametrize("backend", ["mujoco", "mjwarp"])
+@pytest.mark.parametrize("decimation", [None, 3])
+def test_a_recorder_records_what_plain_ticks_do(task, backend, decimation):
+    if backend == "mjwarp":
+        pytest.importorskip("mujoco_warp")
+    if decimation is not None:
+        task.env.decimation = decimation
+        task.env.substeps = {"fade": SubstepTermCfg(lambda env, substep: env.sim.ctrl.mul_(0.9))}
+    made = build(task, Case(**SMALL, backend=backend, scenario="reset-heavy"))
+    start = made.state()
+    plain = replay.record(made.env, 8)
+    end = made.state()
+    made.load(start)
+    eager = resolve_execution("eager", made.env.device)
+    recorder = replay.Recorder(made.env, Tick(made.env, eager).play, eager)
+    recorded = recorder.record(5)
+    recorded += recorder.record(3)
+    assert all(torch.equal(value, end[name]) for name, value in made.state().items())
+    assert "advance_and_refresh" not in vars(made.env.sim)
+    assert sum(tick.rows.size for tick in recorded[1:]) > 0
+    for ours, theirs in zip(recorded, plain, strict=True):
+        assert np.array_equal(ours.rows, theirs.rows) and ours.state.keys() == theirs.state.keys()
+        assert all(torch.equal(value, theirs.state[name]) for name, value in ours.state.items())
+        assert [n for n, _ in ours.calls] == [n for n, _ in theirs.calls] == ([1] * decimation if decimation else [4])
+        for (_, controls), (_, others) in zip(ours.calls, theirs.calls, strict=True):
+            assert torch.equal(controls, others)
+        assert torch.equal(ours.qpos, theirs.qpos) and torch.equal(ours.qvel, theirs.qvel)
     made.env.close()
 
 
@@ -196,5 +227,5 @@ def test_a_recording_that_no_machine_can_hold_is_refused(task):
     held = [*trace.state.values(), trace.calls[0][1], trace.qpos, trace.qvel]
     assert a_tick == sum(tensor.numel() * tensor.element_size() for tensor in held)
     with pytest.raises(TickgraphError, match="a recording of 1000000000001 ticks of 6 worlds needs .*ticks-per-block"):
-        play_blocks(made, ("tick",), 1, 10**12, lambda *rest: [])
+        play_blocks(made, ("tick",), 1, 10**12, lambda ticks: [], lambda *rest: [])
     made.env.close()

@@ -1,14 +1,19 @@
 """The collector's benchmark on a GPU: its arms, ratios and bars, from figures that can be checked by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from tickgraph.bench import _measure_gpu as measure
+from tickgraph.bench import _replay as replay
 from tickgraph.bench import report
 from tickgraph.bench._bars import bars
-from tickgraph.bench._case import Case
+from tickgraph.bench._case import Case, build
+from tickgraph.bench._gpu import PhysicsArm, TickArm
 from tickgraph.bench._result import new_result, write_result
 from tickgraph.core.errors import TickgraphError
+from tickgraph.tasks.registry import load
 
 
 def made_up(arm_ms):
@@ -79,11 +84,29 @@ def test_the_report_merges_and_draws_results_of_a_gpu(tmp_path, capsys):
     assert (tmp_path / "both.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize(("enabled", "in_a_graph"), [("graph", True), ("compile", False), ("eager", False)])
+def test_ticks_are_recorded_in_a_graph_where_the_first_arm_has_one(monkeypatch, enabled, in_a_graph):
+    class Recorder:
+        def __init__(self, env, tick, resolution):
+            self.made_of, self.played = (env, tick, resolution.enabled), []
+
+        def record(self, ticks):
+            self.played.append(ticks)
+            return self
+
+    monkeypatch.setattr(measure.replay, "Recorder", Recorder)
+    monkeypatch.setattr(measure.replay, "record", lambda env, ticks: (env, ticks))
+    arm = SimpleNamespace(resolution=SimpleNamespace(enabled=enabled), tick=SimpleNamespace(play="play"))
+    found = measure._recording("env", arm)(7)
+    if in_a_graph:
+        assert found.made_of == ("env", "play", "graph") and found.played == [3, 7]  # captured ahead of the blocks
+    else:
+        assert found == ("env", 7)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_small_case_on_a_gpu_is_one_launch_a_tick_and_grows_by_nothing():
-    from tickgraph.tasks.registry import load
-
     case = Case(
         "cartpole_swingup", 64, "mjwarp", "cuda", "eager", ("graph", "captured_eager", "eager", "physics", "tick_aa"),
         blocks=3, ticks_per_block=4, settle=20, memory_ticks=1000,
@@ -97,3 +120,44 @@ def test_a_small_case_on_a_gpu_is_one_launch_a_tick_and_grows_by_nothing():
     assert rows[0]["graph_nodes"] > 10
     eager = next(row for row in rows if row["arm"] == "eager")
     assert eager["kernel_launches_per_tick"] > 10 and eager["graph_launches_per_tick"] == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_recording_is_that_of_eager_ticks_and_stays_its_own():
+    case = Case("cartpole_swingup", 256, "mjwarp", "cuda", "eager", scenario="reset-heavy")
+    collector = build(load(case.task), case)
+    env = collector.env
+    arm = TickArm(env, "graph", torch.cuda.Stream(env.device))
+    arm.play(4)
+    recorder = replay.Recorder(env, arm.tick.play, arm.resolution)
+    recorder.record(3)
+    start = collector.state()
+    captured = recorder.record(4)
+    report = recorder.graph.report()
+    assert (report["enabled"], report["captures"], report["replays"]) == ("graph", 1, 5)
+    held = [[tensor.clone() for tensor in tensors_of(tick)] for tick in captured]
+    after = collector.state()
+
+    collector.load(start)
+    eager = replay.record(env, 4)
+    assert sum(tick.rows.size for tick in eager[1:]) > 0
+    for ours, theirs in zip(captured, eager, strict=True):
+        assert ours.rows.tolist() == theirs.rows.tolist()
+        assert [n for n, _ in ours.calls] == [n for n, _ in theirs.calls]
+    assert all(torch.equal(value, eager[0].state[name]) for name, value in captured[0].state.items())
+    for ours, theirs in zip(tensors_of(captured[0]), tensors_of(eager[0]), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)  # compiled, not eager
+    assert not torch.equal(captured[0].calls[0][1], captured[1].calls[0][1])  # each tick has controls of its own
+
+    collector.load(after)
+    recorder.record(4)
+    for tick, tensors in zip(captured, held, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(tensors_of(tick), tensors, strict=True))
+    physics = PhysicsArm(env, arm.stream)
+    assert len(physics.play(captured)) == 4 and physics.stray_share < 0.01
+    env.close()
+
+
+def tensors_of(tick):
+    return [*tick.state.values(), *(controls for _, controls in tick.calls), tick.qpos, tick.qvel]

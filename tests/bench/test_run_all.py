@@ -36,6 +36,38 @@ def test_steps_cover_both_tasks_scenarios_algorithms_and_backends(run_all, capsy
         run_all.main(["--only", "colector"])
 
 
+def test_experiments_are_played_where_they_are_named(run_all, monkeypatch, capsys):
+    monkeypatch.setattr(run_all.importlib.util, "find_spec", lambda name: None)
+    every = [step.name for step in run_all.steps()]
+
+    def listed(*words):
+        assert run_all.main(["--list", *words]) == 0
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines() if "--also" not in line]
+
+    plain = [name for name in every if name not in ("train_bridged", "seeds")]
+    assert len(plain) == len(every) - 2 and listed() == plain
+    assert listed("--also", "seeds,train_bridged") == every
+    assert listed("--also", "seeds") == [*plain, "seeds"]
+    assert listed("--only", "seeds,learner") == ["learner_flashsac", "learner_sac", "seeds"]
+    assert listed("--only", "profile", "--also", "seeds") == ["profile", "seeds"]
+    assert "train_bridged" not in listed("--only", "train")  # named in full, or not meant
+    assert listed("--also", "seeds", "--skip", "seeds") == plain
+    run_all.main(["--list"])
+    assert "with --also train_bridged" in capsys.readouterr().out
+    for words, said in (
+        (["--also", "learner"], "--also has 'learner', and the experiments here are: train_bridged, seeds"),
+        (["--also", "peer_unilab"], "'peer_unilab', and the experiments here are: train_bridged, seeds"),
+        (["--only", "seed"], "no step begins with 'seed', and no experiment is of this name"),
+    ):
+        with pytest.raises(TickgraphError, match=said):
+            run_all.main(words)
+
+
+def test_the_published_learner_is_an_experiment_where_it_is_installed(run_all, monkeypatch):
+    monkeypatch.setattr(run_all.importlib.util, "find_spec", lambda name: name)
+    assert [step.name for step in run_all.steps() if step.extra] == ["peer_unilab", "train_bridged", "seeds"]
+
+
 def test_what_fails_or_takes_too_long_is_recorded_and_the_rest_goes_on(run_all, monkeypatch, tmp_path, capsys):
     step = run_all.Step
     endless = ("train", "cartpole_swingup", "--run-name", "long", "--device", "cpu")

@@ -14,6 +14,7 @@ from tickgraph.core.room import check_room
 
 State = dict[str, Tensor]
 Play = Callable[[str, list[TracedTick], State, State], list[float]]
+Record = Callable[[int], list[TracedTick]]
 
 
 @dataclass
@@ -28,13 +29,16 @@ class Played:
     """Worlds that began an episode in the recorded ticks."""
 
 
-def play_blocks(collector: Collector, arms: Sequence[str], blocks: int, ticks: int, play: Play) -> Played:
+def play_blocks(
+    collector: Collector, arms: Sequence[str], blocks: int, ticks: int, record: Record, play: Play
+) -> Played:
     """Play blocks of `ticks` ticks; every second block has the arms in the opposite order.
 
     Args:
         collector: goes on from its state, by one recorded trace a block.
         arms: names in their order.
         blocks, ticks: how many, and how long each is.
+        record: plays that many of the collector's ticks and returns their trace.
         play: (arm, trace, state before, state after) -> milliseconds of each tick of the trace. Its first tick leads
             in, with cold caches and a state just restored, and does not count.
     """
@@ -45,7 +49,7 @@ def play_blocks(collector: Collector, arms: Sequence[str], blocks: int, ticks: i
     played = Played({name: [] for name in arms}, {name: [] for name in arms}, 0)
     for block in range(blocks):
         start = collector.state()
-        trace = replay.record(env, 1 + ticks)
+        trace = record(1 + ticks)
         end = collector.state()
         played.resets += sum(tick.rows.size for tick in trace[1:])
         for name in arms if block % 2 == 0 else reversed(arms):

@@ -49,12 +49,12 @@ class TickArm:
 
     def __init__(self, env: Env, name: str, stream: torch.cuda.Stream) -> None:
         self.name, self.stream = name, stream
-        resolution = resolution_of(name, env.device)
-        self.tick = Tick(env, resolution)
+        self.resolution = resolution_of(name, env.device)
+        self.tick = Tick(env, self.resolution)
         self.graph = Graph(
             f"bench/{name}",
             self.tick.play,
-            resolution,
+            self.resolution,
             stream=stream,
             scopes=(env.sim.capture_scope,),
             watch=env.pointers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from tickgraph.bench import _replay as replay
 from tickgraph.bench._bars import AA_LIMIT, bars
-from tickgraph.bench._blocks import State, play_blocks
+from tickgraph.bench._blocks import Record, State, play_blocks
 from tickgraph.bench._case import Case, Collector, build
 from tickgraph.bench._figures import median_with_interval, times
 from tickgraph.bench._gpu import ARMS, DEFAULT_ARMS, TICK_ARMS, PhysicsArm, TickArm
@@ -17,6 +18,7 @@ from tickgraph.bench._proof import ITERATIONS, device_memory, growth, judge
 from tickgraph.bench._replay import TracedTick
 from tickgraph.bench._trace import host_syncs, record
 from tickgraph.core.errors import TickgraphError, nearby
+from tickgraph.core.graph import WARM_UP
 from tickgraph.core.words import counted
 from tickgraph.env.env import Env
 from tickgraph.run.config import Task
@@ -48,6 +50,7 @@ def measure(task: Task, case: Case, say: Say, keep: Callable[[Rows], None] = lam
     physics = PhysicsArm(env, stream)
     physics.play(replay.record(env, 4))
     memory = _memory(ticks_of[primary], collector, case)
+    recording = _recording(env, ticks_of[primary])
     tick_ms = times(ticks_of[primary].play(4)[1:])["median_ms"]
     ticks = case.ticks_per_block or max(4, min(32, round(BLOCK_MS / tick_ms)))
     blocks = f"{counted(case.blocks, 'block')} of {counted(ticks, 'tick')}"
@@ -63,7 +66,7 @@ def measure(task: Task, case: Case, say: Say, keep: Callable[[Rows], None] = lam
         collector.load(start)
         return ticks_of.get(name, ticks_of[primary]).play(len(trace))
 
-    played = play_blocks(collector, names, case.blocks, ticks, play)
+    played = play_blocks(collector, names, case.blocks, ticks, recording, play)
     case_keys = {
         "task": case.task,
         "backend": env.backend_name,
@@ -158,6 +161,15 @@ def ratios(sums: dict[str, list[float]], rows: list[dict[str, Any]], case: Case,
         "speed_bar_met": None if speed_bar is None else found["env_steps_per_s"] >= speed_bar,
     }
     return found
+
+
+def _recording(env: Env, arm: TickArm) -> Record:
+    """Return what records ticks: in a graph where the arm is one, as eager launches take many times as long."""
+    if arm.resolution.enabled != "graph":
+        return functools.partial(replay.record, env)
+    recorder = replay.Recorder(env, arm.tick.play, arm.resolution)
+    recorder.record(WARM_UP + 1)  # what cannot be captured stops the benchmark before its blocks
+    return recorder.record
 
 
 def _memory(arm: TickArm, collector: Collector, case: Case) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tickgraph.core.bounds import MOST_REPEATS
+from tickgraph.core.bounds import MOST_REPEATS, MOST_ROWS
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.fields import shown
-from tickgraph.core.rng import MOST_ROWS
 from tickgraph.run.arguments import dashed
 from tickgraph.run.files import check_result, check_target
 from tickgraph.run.panel import tell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.core.graph import Graph
+from tickgraph.core.program import Resolution
 from tickgraph.env.env import Env
 
 
@@ -45,10 +47,60 @@ def record(env: Env, ticks: int) -> list[TracedTick]:
 
     with _listening(env, before, after):
         for _ in range(ticks):
-            rows = np.flatnonzero(env.written.cpu().numpy()).astype(np.int32)
-            trace.append(TracedTick(env.sim.state_dict(), rows))
+            trace.append(TracedTick(env.sim.state_dict(), _written(env)))
             env.tick()
     return trace
+
+
+class Recorder:
+    """Records as `record` does, by ticks that run in a way of their own: on a GPU as one graph, not by eager launches.
+
+    The graph holds the copies of controls and of what they lead to. They go to memory that the next tick writes again,
+    so each tick's are cloned behind it.
+
+    Args:
+        env: the environment that goes on by the recorded ticks.
+        tick: enqueues one of its ticks, as `Tick.play` does.
+        resolution: how the tick and the copies run.
+    """
+
+    def __init__(self, env: Env, tick: Callable[[], None], resolution: Resolution) -> None:
+        self._env, self._tick = env, tick
+        advances = env.cfg.decimation if env.substep_manager.terms else 1
+        substeps = env.cfg.decimation // advances
+        self._calls = [(substeps, torch.empty_like(env.sim.ctrl)) for _ in range(advances)]
+        self._qpos, self._qvel = (torch.empty_like(env.sim.view(name)) for name in ("qpos", "qvel"))
+        # On a stream of its own, which waits for ours and ours for it: what is cloned here lies between two launches.
+        scopes = (env.sim.capture_scope,)
+        self.graph = Graph("bench/recording", self._play, resolution, scopes=scopes, watch=env.pointers)
+
+    def record(self, ticks: int) -> list[TracedTick]:
+        """Play ticks and return what each did to the physics; the first three ever played warm up and capture."""
+        trace = []
+        for _ in range(ticks):
+            state, rows = self._env.sim.state_dict(), _written(self._env)
+            self.graph()
+            calls = [(n, controls.clone()) for n, controls in self._calls]
+            trace.append(TracedTick(state, rows, calls, self._qpos.clone(), self._qvel.clone()))
+        return trace
+
+    def _play(self) -> None:
+        sim, places = self._env.sim, iter(self._calls)
+
+        def before(n: int) -> None:
+            next(places)[1].copy_(sim.ctrl)
+
+        def after() -> None:
+            self._qpos.copy_(sim.view("qpos"))
+            self._qvel.copy_(sim.view("qvel"))
+
+        with _listening(self._env, before, after):
+            self._tick()
+
+
+def _written(env: Env) -> NDArray[np.int32]:
+    """Return the worlds that were written since the last tick began."""
+    return np.flatnonzero(env.written.cpu().numpy()).astype(np.int32)
 
 
 def record_bytes(env: Env, ticks: int) -> int:

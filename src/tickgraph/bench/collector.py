@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,7 @@ def measure(task: Task, case: Case, say: Say = lambda text: None) -> tuple[list[
         collector.load(start)
         return _play_ticks(env, len(trace), end)
 
-    played = play_blocks(collector, ARMS, case.blocks, ticks, play)
+    played = play_blocks(collector, ARMS, case.blocks, ticks, functools.partial(replay.record, env), play)
     case_keys = {
         "task": case.task,
         "backend": case.backend,

@@ -10,6 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 LARGEST = 3.4028234663852886e38  # of float32
 MOST_THREADS = 1024
+MOST_ROWS = 1 << 32
+"""Worlds that have random words of their own: an id is a word of the counter."""
 MOST_REPEATS = 10**6
 """Of what is played in one go, such as the ticks of an iteration: more takes days that only a mistake asks for."""
 

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
+from tickgraph.core.bounds import MOST_ROWS
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.given import seed64
-
-MOST_ROWS = 1 << 32
-"""Worlds that have words of their own: an id is a word of the counter."""
 
 _WORD = MOST_ROWS - 1
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

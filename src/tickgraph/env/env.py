@@ -9,6 +9,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import Tensor
 
+from tickgraph.core.bounds import MOST_ROWS
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.fields import check_tree
 from tickgraph.core.given import seed64, whole_number
@@ -16,7 +17,6 @@ from tickgraph.core.judge import Blocker, judge_calls
 from tickgraph.core.memory import memory_for
 from tickgraph.core.program import BACKEND_CANNOT, NOT_STATIC, Reason, Resolution, resolve_execution
 from tickgraph.core.quiet import unheard
-from tickgraph.core.rng import MOST_ROWS
 from tickgraph.core.words import counted
 from tickgraph.env import tick as transition
 from tickgraph.env.blockers import blockers_in_use, build_blocker

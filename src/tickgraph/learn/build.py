@@ -9,12 +9,13 @@ from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.fields import check_tree
 from tickgraph.core.room import check_room
+from tickgraph.learn.algos import ALGO_NAMES
 from tickgraph.learn.flashsac import FlashSac, FlashSacCfg
 from tickgraph.learn.learner import AlgoCfg, Learner
 from tickgraph.learn.replay import Ring
 from tickgraph.learn.sac import Sac, SacCfg
 
-ALGOS: dict[str, type[AlgoCfg]] = {"flashsac": FlashSacCfg, "sac": SacCfg}
+ALGOS: dict[str, type[AlgoCfg]] = dict(zip(ALGO_NAMES, (FlashSacCfg, SacCfg), strict=True))
 
 
 def algo_name(cfg: AlgoCfg) -> str:
@@ -60,19 +61,6 @@ def plain_cfg(cfg: AlgoCfg) -> AlgoCfg:
     kind = ALGOS[algo_name(cfg)]
     check_tree(cfg, "train.algo")
     return kind(**{field.name: getattr(cfg, field.name) for field in fields(kind)})
-
-
-def check_algo(name: str) -> str:
-    """Return the name of an algorithm.
-
-    Raises:
-        TickgraphError: there is none of this name.
-    """
-    if name not in ALGOS:
-        raise TickgraphError(
-            f"there is no algorithm {name!r}; {nearby(name, ALGOS) or 'the algorithms are ' + ', '.join(ALGOS)}"
-        )
-    return name
 
 
 def check_groups(obs_dims: Mapping[str, int]) -> None:

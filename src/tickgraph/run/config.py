@@ -8,14 +8,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
-from tickgraph.core.bounds import Bound, Count, NotNegative, Positive, Repeats, Terms, Threads, Whole, within
+from tickgraph.core.bounds import (
+    MOST_ROWS,
+    Bound,
+    Count,
+    NotNegative,
+    Positive,
+    Repeats,
+    Terms,
+    Threads,
+    Whole,
+    within,
+)
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.fields import check_fields
 from tickgraph.core.program import MODES
-from tickgraph.core.rng import MOST_ROWS
 from tickgraph.core.seeded import seeded_by
 from tickgraph.env.config import EnvCfg, RecorderTermCfg
-from tickgraph.learn.build import algo_name, check_algo
+from tickgraph.learn.algos import check_algo
+from tickgraph.learn.build import algo_name
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.learner import AlgoCfg
 from tickgraph.learn.path import KERNELS

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 def load(parsed: Parsed) -> Task:
     """Return the task that a command names, with its algorithm and overrides."""
+    from tickgraph.learn.algos import check_algo
     from tickgraph.tasks import registry
 
+    algo = parsed.get("algo")
+    if algo is not None:
+        check_algo(algo)  # before seconds of loading, which `use` comes behind
     check_compiler_cache()
     task = registry.load(str(parsed.subject))
-    algo = parsed.get("algo")
     if algo is not None:
         task.use(algo)
     from tickgraph.run.settings import apply_overrides
