@@ -2,6 +2,9 @@
 
 Modules that come as an ensemble carry a leading member axis M on every parameter and take (M, rows, d) or, shared by
 all members, (rows, d).
+
+On a GPU the columns of products are filled up to a multiple of eight, as cuBLAS has only slow kernels for rows that do
+not begin at a multiple of 16 bytes. Parameters keep their shapes.
 """
 
 import math
@@ -9,6 +12,8 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from tickgraph.learn.trunk import filled
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 0.0
 SQUASH_EPS = 1e-6
@@ -37,10 +42,27 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (M, rows, out), or (rows, out) for a single layer."""
-        if self.weight.dim() == 2:
-            return F.linear(x, self.weight, self.bias)
-        x = x if x.dim() == 3 else x.expand(self.weight.shape[0], *x.shape)
-        return torch.bmm(x, self.weight.transpose(1, 2)) + self.bias.unsqueeze(1)
+        return linear(x, self.weight, self.bias)
+
+
+def fills(x: Tensor) -> bool:
+    """Return whether products that read x fill up their columns."""
+    return x.is_cuda
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x W^T + b, (M, rows, out) with weight (M, out, in), or (rows, out) with (out, in)."""
+    outputs, inputs = weight.shape[-2:]
+    if fills(x):
+        columns, rows = filled(inputs) - inputs, filled(outputs) - outputs
+        x = F.pad(x, (0, columns)) if columns else x
+        weight = F.pad(weight, (0, columns, 0, rows)) if columns or rows else weight
+    if weight.dim() == 3:
+        x = x if x.dim() == 3 else x.expand(weight.shape[0], *x.shape)
+        return torch.bmm(x, weight.transpose(1, 2))[..., :outputs] + bias.unsqueeze(1)
+    if weight.shape[0] == outputs:
+        return F.linear(x, weight, bias)
+    return F.linear(x, weight)[:, :outputs] + bias
 
 
 class LayerNorm(nn.Module):
@@ -95,8 +117,11 @@ class SacActor(nn.Module):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log deviation, (rows, A) float32; the log deviation is in [-5, 0]."""
         features = self.trunk(obs)
-        raw = torch.tanh(self.raw(features).float())
-        return self.mean(features).float(), LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (raw + 1.0)
+        # Both heads in one product, which reads the features once.
+        weight = torch.cat((self.mean.weight, self.raw.weight))
+        bias = torch.cat((self.mean.bias, self.raw.bias))
+        mean, raw = linear(features, weight, bias).float().chunk(2, dim=-1)
+        return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (torch.tanh(raw) + 1.0)
 
 
 class SacCritic(nn.Module):
