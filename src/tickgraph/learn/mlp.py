@@ -2,9 +2,6 @@
 
 Modules that come as an ensemble carry a leading member axis M on every parameter and take (M, rows, d) or, shared by
 all members, (rows, d).
-
-On a GPU the columns of products are filled up to a multiple of eight, as cuBLAS has only slow kernels for rows that do
-not begin at a multiple of 16 bytes. Parameters keep their shapes.
 """
 
 import math
@@ -13,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tickgraph.learn.trunk import filled
+from tickgraph.learn.linear import linear
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 0.0
 SQUASH_EPS = 1e-6
@@ -43,26 +40,6 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return (M, rows, out), or (rows, out) for a single layer."""
         return linear(x, self.weight, self.bias)
-
-
-def fills(x: Tensor) -> bool:
-    """Return whether products that read x fill up their columns."""
-    return x.is_cuda
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x W^T + b, (M, rows, out) with weight (M, out, in), or (rows, out) with (out, in)."""
-    outputs, inputs = weight.shape[-2:]
-    if fills(x):
-        columns, rows = filled(inputs) - inputs, filled(outputs) - outputs
-        x = F.pad(x, (0, columns)) if columns else x
-        weight = F.pad(weight, (0, columns, 0, rows)) if columns or rows else weight
-    if weight.dim() == 3:
-        x = x if x.dim() == 3 else x.expand(weight.shape[0], *x.shape)
-        return torch.bmm(x, weight.transpose(1, 2))[..., :outputs] + bias.unsqueeze(1)
-    if weight.shape[0] == outputs:
-        return F.linear(x, weight, bias)
-    return F.linear(x, weight)[:, :outputs] + bias
 
 
 class LayerNorm(nn.Module):

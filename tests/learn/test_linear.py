@@ -1,4 +1,4 @@
-"""SAC's layers: products filled up to a multiple of eight columns, as a GPU takes them, against plain ones."""
+"""Products of SAC's layers in the form for a GPU, filled up and in parts, against plain ones."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -9,8 +9,8 @@ import torch
 from test_sac import Rig
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tickgraph.learn import mlp
-from tickgraph.learn.mlp import Linear, SacActor, linear
+from tickgraph.learn import linear
+from tickgraph.learn.mlp import Linear, SacActor
 
 PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default)
 ROWS = 8
@@ -29,10 +29,23 @@ class Widths(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Batches(TorchDispatchMode):
+    """Notes of how many matrices each batched product is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.bmm.default:
+            self.seen.append(args[0].shape[0])
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.fixture
 def filling(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Return what says whether products are filled up from here on."""
-    return lambda on: monkeypatch.setattr(mlp, "fills", lambda x: on)
+    return lambda on: monkeypatch.setattr(linear, "suits_gpu", lambda x: on)
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(13, 21), (16, 21), (13, 24), (16, 24)])
@@ -64,7 +77,7 @@ def test_a_filled_product_is_the_plain_one(inputs, outputs, members, shared, fil
 def test_nothing_is_filled_on_a_cpu():
     layer = Linear(13, 21, None, torch.Generator().manual_seed(1))
     with Widths() as widths:
-        linear(torch.ones(ROWS, 13), layer.weight, layer.bias)
+        layer(torch.ones(ROWS, 13))
     assert widths.seen == {ROWS, 13, 21}
 
 
@@ -82,7 +95,8 @@ def test_the_heads_of_the_actor_are_the_layers_of_their_names():
 
 
 @pytest.mark.parametrize("mode", ["eager", "compile"])
-def test_updates_of_filled_networks_are_the_plain_ones(mode, filling):
+def test_updates_of_filled_networks_are_the_plain_ones(mode, filling, monkeypatch):
+    monkeypatch.setattr(linear, "PART", 8)  # a quarter of the batch
     plain, widths = Rig(updates=2), Widths()
     with widths:
         plain.cycle()
@@ -109,3 +123,19 @@ def test_filled_products_in_bfloat16(filling):
         wanted = (x @ layer.weight.transpose(-1, -2) + layer.bias.unsqueeze(-2)).detach()
         assert not torch.equal(y.float(), wanted), "rounded to bfloat16"
         torch.testing.assert_close(y.float(), wanted, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("rows", [4, 8, 10, 16])
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradients_of_weights_in_parts_of_the_rows(rows, shared, monkeypatch):
+    monkeypatch.setattr(linear, "PART", 4)
+    generator = torch.Generator().manual_seed(1)
+    grad = torch.randn(2, rows, 3, generator=generator)
+    x = torch.randn(*(() if shared else (2,)), rows, 5, generator=generator)
+    wanted = np.swapaxes(grad.double().numpy(), 1, 2) @ x.double().numpy()
+    batches = Batches()
+    with batches:
+        mine = linear.weight_gradient(grad, x)
+    np.testing.assert_allclose(mine.numpy(), wanted, rtol=1e-5, atol=1e-6)
+    parts = {4: 1, 8: 2, 10: 1, 16: 4}[rows]
+    assert batches.seen == ([parts] * 2 if shared and parts > 1 else [2 * parts])

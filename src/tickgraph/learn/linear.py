@@ -1,0 +1,87 @@
+"""The product of SAC's linear layers, in a form that suits a GPU, where autograd computes the gradients.
+
+There columns are filled up to a multiple of eight, as cuBLAS has only slow kernels for rows that do not begin at a
+multiple of 16 bytes, and an ensemble's gradients of weights are summed up from parts of the rows. Parameters keep their
+shapes. A CPU gains nothing by either.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tickgraph.learn.trunk import filled
+
+PART = 1024
+"""Rows of a part."""
+
+
+def suits_gpu(x: Tensor) -> bool:
+    """Return whether the product of x takes the form for a GPU."""
+    return x.is_cuda
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x W^T + b, (M, rows, out) with weight (M, out, in), or (rows, out) with (out, in)."""
+    outputs, inputs = weight.shape[-2:]
+    on_a_gpu = suits_gpu(x)
+    if on_a_gpu:
+        columns, rows = filled(inputs) - inputs, filled(outputs) - outputs
+        x = F.pad(x, (0, columns)) if columns else x
+        weight = F.pad(weight, (0, columns, 0, rows)) if columns or rows else weight
+    if weight.dim() == 3:
+        # Autocast would cast in the forward pass alone.
+        own = on_a_gpu and not torch.is_autocast_enabled(x.device.type)
+        return (InParts.apply(x, weight) if own else member_product(x, weight))[..., :outputs] + bias.unsqueeze(1)
+    if weight.shape[0] == outputs:
+        return F.linear(x, weight, bias)
+    return F.linear(x, weight)[:, :outputs] + bias
+
+
+def member_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x W^T of each member, (M, rows, out), without bias."""
+    x = x if x.dim() == 3 else x.expand(weight.shape[0], *x.shape)
+    return torch.bmm(x, weight.transpose(1, 2))
+
+
+class InParts(torch.autograd.Function):
+    """`member_product`, with the gradients of the weights summed up from parts of the rows.
+
+    As one product for each member they are few tiles with a long sum each, which leave much of a GPU idle.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """Keep both for the way back."""
+        ctx.save_for_backward(x, weight)
+        return member_product(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients of those of both that want one."""
+        x, weight = ctx.saved_tensors
+        to_x = to_weight = None
+        if ctx.needs_input_grad[0]:
+            to_x = torch.bmm(grad, weight)
+            to_x = to_x if x.dim() == 3 else to_x.sum(0)
+        if ctx.needs_input_grad[1]:
+            to_weight = weight_gradient(grad, x)
+        return to_x, to_weight
+
+
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """Return grad^T x of each member, (M, out, in), from (M, rows, out) and (M, rows, in) or, for all, (rows, in)."""
+    members, rows, _ = grad.shape
+    parts = rows // PART if rows % PART == 0 else 1
+    if parts == 1:
+        return torch.bmm(grad.transpose(1, 2), x.expand(members, *x.shape[-2:]))
+
+    def split(value: Tensor) -> Tensor:
+        return value.reshape(-1, PART, value.shape[-1])
+
+    if x.dim() == 3:
+        products = torch.bmm(split(grad).transpose(1, 2), split(x))
+        return products.unflatten(0, (members, parts)).sum(1)
+    # Member by member: in one batch x would have to be copied for each.
+    return torch.stack([torch.bmm(split(each).transpose(1, 2), split(x)).sum(0) for each in grad])
