@@ -22,10 +22,16 @@ def suits_gpu(x: Tensor) -> bool:
     return x.is_cuda
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return x W^T + b, (M, rows, out) with weight (M, out, in), or (rows, out) with (out, in)."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor, plain: bool) -> Tensor:
+    """Return x W^T + b, (M, rows, out) with weight (M, out, in), or (rows, out) with (out, in).
+
+    Args:
+        x: (M, rows, in) or (rows, in).
+        weight, bias: of a layer, or of an ensemble's M.
+        plain: keep to the plain form on a GPU too.
+    """
     outputs, inputs = weight.shape[-2:]
-    on_a_gpu = suits_gpu(x)
+    on_a_gpu = suits_gpu(x) and not plain
     if on_a_gpu:
         columns, rows = filled(inputs) - inputs, filled(outputs) - outputs
         x = F.pad(x, (0, columns)) if columns else x

@@ -26,6 +26,9 @@ class Linear(nn.Module):
         generator: source of the start; None: all zero.
     """
 
+    plain = False
+    """Multiplies in the plain form on every device, for a reference."""
+
     def __init__(self, inputs: int, outputs: int, members: int | None, generator: torch.Generator | None) -> None:
         super().__init__()
         lead = (members,) if members else ()
@@ -39,7 +42,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (M, rows, out), or (rows, out) for a single layer."""
-        return linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias, self.plain)
 
 
 class LayerNorm(nn.Module):
@@ -97,7 +100,7 @@ class SacActor(nn.Module):
         # Both heads in one product, which reads the features once.
         weight = torch.cat((self.mean.weight, self.raw.weight))
         bias = torch.cat((self.mean.bias, self.raw.bias))
-        mean, raw = linear(features, weight, bias).float().chunk(2, dim=-1)
+        mean, raw = linear(features, weight, bias, self.mean.plain).float().chunk(2, dim=-1)
         return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (torch.tanh(raw) + 1.0)
 
 
