@@ -65,7 +65,6 @@ def test_sac_computes_what_the_reference_says_and_keeps_on_doing_so():
 
 def test_the_reference_of_sac_shares_no_product_with_what_a_gpu_computes(monkeypatch):
     monkeypatch.setattr(linear, "suits_gpu", lambda x: True)
-    monkeypatch.setattr(linear, "PART", 16)
     short = case(SAC, updates=(2,), periods=(2,))
     assert not failed(verify_learner.verify(short))
     right = linear.weight_gradient

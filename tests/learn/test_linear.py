@@ -1,4 +1,4 @@
-"""Products of SAC's layers in the form for a GPU, filled up and in parts, against plain ones."""
+"""Products of SAC's layers in the form for a GPU, filled up and member by member, against plain ones."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -26,19 +26,6 @@ class Widths(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func in PRODUCTS:
             self.seen |= {size for value in args[-2:] for size in value.shape[-2:]}
-        return func(*args, **(kwargs or {}))
-
-
-class Batches(TorchDispatchMode):
-    """Notes of how many matrices each batched product is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten.bmm.default:
-            self.seen.append(args[0].shape[0])
         return func(*args, **(kwargs or {}))
 
 
@@ -95,8 +82,7 @@ def test_the_heads_of_the_actor_are_the_layers_of_their_names():
 
 
 @pytest.mark.parametrize("mode", ["eager", "compile"])
-def test_updates_of_filled_networks_are_the_plain_ones(mode, filling, monkeypatch):
-    monkeypatch.setattr(linear, "PART", 8)  # a quarter of the batch
+def test_updates_of_filled_networks_are_the_plain_ones(mode, filling):
     plain, widths = Rig(updates=2), Widths()
     with widths:
         plain.cycle()
@@ -125,17 +111,10 @@ def test_filled_products_in_bfloat16(filling):
         torch.testing.assert_close(y.float(), wanted, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("rows", [4, 8, 10, 16])
 @pytest.mark.parametrize("shared", [True, False])
-def test_gradients_of_weights_in_parts_of_the_rows(rows, shared, monkeypatch):
-    monkeypatch.setattr(linear, "PART", 4)
+def test_gradients_of_weights_member_by_member(shared):
     generator = torch.Generator().manual_seed(1)
-    grad = torch.randn(2, rows, 3, generator=generator)
-    x = torch.randn(*(() if shared else (2,)), rows, 5, generator=generator)
+    grad = torch.randn(2, ROWS, 3, generator=generator)
+    x = torch.randn(*(() if shared else (2,)), ROWS, 5, generator=generator)
     wanted = np.swapaxes(grad.double().numpy(), 1, 2) @ x.double().numpy()
-    batches = Batches()
-    with batches:
-        mine = linear.weight_gradient(grad, x)
-    np.testing.assert_allclose(mine.numpy(), wanted, rtol=1e-5, atol=1e-6)
-    parts = {4: 1, 8: 2, 10: 1, 16: 4}[rows]
-    assert batches.seen == ([parts] * 2 if shared and parts > 1 else [2 * parts])
+    np.testing.assert_allclose(linear.weight_gradient(grad, x).numpy(), wanted, rtol=1e-5, atol=1e-6)

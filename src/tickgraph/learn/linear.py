@@ -1,7 +1,7 @@
 """The product of SAC's linear layers, in a form that suits a GPU, where autograd computes the gradients.
 
 There columns are filled up to a multiple of eight, as cuBLAS has only slow kernels for rows that do not begin at a
-multiple of 16 bytes, and an ensemble's gradients of weights are summed up from parts of the rows. Parameters keep their
+multiple of 16 bytes, and an ensemble's gradients of weights are a product for each member. Parameters keep their
 shapes. A CPU gains nothing by either.
 """
 
@@ -12,9 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tickgraph.learn.trunk import filled
-
-PART = 1024
-"""Rows of a part."""
 
 
 def suits_gpu(x: Tensor) -> bool:
@@ -39,7 +36,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor, plain: bool) -> Tensor:
     if weight.dim() == 3:
         # Autocast would cast in the forward pass alone.
         own = on_a_gpu and not torch.is_autocast_enabled(x.device.type)
-        return (InParts.apply(x, weight) if own else member_product(x, weight))[..., :outputs] + bias.unsqueeze(1)
+        return (ByMember.apply(x, weight) if own else member_product(x, weight))[..., :outputs] + bias.unsqueeze(1)
     if weight.shape[0] == outputs:
         return F.linear(x, weight, bias)
     return F.linear(x, weight)[:, :outputs] + bias
@@ -51,10 +48,11 @@ def member_product(x: Tensor, weight: Tensor) -> Tensor:
     return torch.bmm(x, weight.transpose(1, 2))
 
 
-class InParts(torch.autograd.Function):
-    """`member_product`, with the gradients of the weights summed up from parts of the rows.
+class ByMember(torch.autograd.Function):
+    """`member_product`, with the gradients of the weights member by member.
 
-    As one product for each member they are few tiles with a long sum each, which leave much of a GPU idle.
+    They are few tiles with a long sum each. cuBLAS splits that sum for one product and not for a batch of them: with
+    8,192 rows of 768 and 296 columns two products take 62 us instead of 139 (H200, TF32).
     """
 
     @staticmethod
@@ -78,16 +76,5 @@ class InParts(torch.autograd.Function):
 
 def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """Return grad^T x of each member, (M, out, in), from (M, rows, out) and (M, rows, in) or, for all, (rows, in)."""
-    members, rows, _ = grad.shape
-    parts = rows // PART if rows % PART == 0 else 1
-    if parts == 1:
-        return torch.bmm(grad.transpose(1, 2), x.expand(members, *x.shape[-2:]))
-
-    def split(value: Tensor) -> Tensor:
-        return value.reshape(-1, PART, value.shape[-1])
-
-    if x.dim() == 3:
-        products = torch.bmm(split(grad).transpose(1, 2), split(x))
-        return products.unflatten(0, (members, parts)).sum(1)
-    # Member by member: in one batch x would have to be copied for each.
-    return torch.stack([torch.bmm(split(each).transpose(1, 2), split(x)).sum(0) for each in grad])
+    own = x if x.dim() == 3 else [x] * grad.shape[0]
+    return torch.stack([torch.mm(above.t(), source) for above, source in zip(grad, own, strict=True)])
