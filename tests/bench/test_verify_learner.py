@@ -14,7 +14,7 @@ from tickgraph.bench._learner_rig import LearnerSpec, spec_of, with_algo
 from tickgraph.bench._verify_checks import References, Row, Subject
 from tickgraph.cli import main as cli
 from tickgraph.core.rng import Rng
-from tickgraph.learn import distribution, flashsac, optimizer, update
+from tickgraph.learn import distribution, flashsac, linear, optimizer, update
 from tickgraph.learn.flashsac import FlashSacCfg
 from tickgraph.learn.optimizer import Adam, NetworkStep
 from tickgraph.learn.replay import Ring
@@ -61,6 +61,15 @@ def test_flashsac_computes_what_the_reference_says_and_keeps_on_doing_so():
 def test_sac_computes_what_the_reference_says_and_keeps_on_doing_so():
     rows = verify_learner.verify(case(SAC, updates=(2,), periods=(1, 2)))
     assert not failed(rows), [row for row in rows if not row.ok]
+
+
+def test_the_reference_of_sac_shares_no_product_with_what_a_gpu_computes(monkeypatch):
+    monkeypatch.setattr(linear, "suits_gpu", lambda x: True)
+    short = case(SAC, updates=(2,), periods=(2,))
+    assert not failed(verify_learner.verify(short))
+    right = linear.weight_gradient
+    monkeypatch.setattr(linear, "weight_gradient", lambda grad, x: 1.01 * right(grad, x))
+    assert "moments fp32" in failed(verify_learner.verify(short))
 
 
 def test_a_check_that_fails_is_told_at_once_and_what_was_checked_is_kept(monkeypatch, tmp_path):

@@ -18,6 +18,7 @@ from torch import Tensor
 from tickgraph.bench import _verify_plain as plain
 from tickgraph.bench._learner_rig import LearnerRig
 from tickgraph.learn import flashsac, sac
+from tickgraph.learn.mlp import Linear
 from tickgraph.learn.replay import Batch
 
 COUNTERS = ("updates", "actor_updates", "critic_adam/steps", "actor_adam/steps", "alpha_adam/steps")
@@ -184,6 +185,10 @@ class PlainSac(PlainLearner):
         cfg = rig.learner.cfg
         self.betas, self.decay, self.max_norm = (cfg.beta1, cfg.beta2), cfg.weight_decay, cfg.max_grad_norm
         super().__init__(rig, autocast)
+        for network in (self.actor, self.critic, self.target):
+            for module in network.modules():
+                if isinstance(module, Linear):
+                    module.plain = True
 
     @property
     def target_entropy(self) -> float:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tickgraph.learn.linear import linear
+
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 0.0
 SQUASH_EPS = 1e-6
 LAYERS = 3
@@ -24,6 +26,9 @@ class Linear(nn.Module):
         generator: source of the start; None: all zero.
     """
 
+    plain = False
+    """Multiplies in the plain form on every device, for a reference."""
+
     def __init__(self, inputs: int, outputs: int, members: int | None, generator: torch.Generator | None) -> None:
         super().__init__()
         lead = (members,) if members else ()
@@ -37,10 +42,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (M, rows, out), or (rows, out) for a single layer."""
-        if self.weight.dim() == 2:
-            return F.linear(x, self.weight, self.bias)
-        x = x if x.dim() == 3 else x.expand(self.weight.shape[0], *x.shape)
-        return torch.bmm(x, self.weight.transpose(1, 2)) + self.bias.unsqueeze(1)
+        return linear(x, self.weight, self.bias, self.plain)
 
 
 class LayerNorm(nn.Module):
@@ -95,8 +97,11 @@ class SacActor(nn.Module):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log deviation, (rows, A) float32; the log deviation is in [-5, 0]."""
         features = self.trunk(obs)
-        raw = torch.tanh(self.raw(features).float())
-        return self.mean(features).float(), LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (raw + 1.0)
+        # Both heads in one product, which reads the features once.
+        weight = torch.cat((self.mean.weight, self.raw.weight))
+        bias = torch.cat((self.mean.bias, self.raw.bias))
+        mean, raw = linear(features, weight, bias, self.mean.plain).float().chunk(2, dim=-1)
+        return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (torch.tanh(raw) + 1.0)
 
 
 class SacCritic(nn.Module):
