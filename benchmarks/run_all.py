@@ -127,7 +127,7 @@ def steps() -> list[Step]:
     for algo in ALGOS:
         words = ("bench", "learner", WALK, "--algo", algo)
         tiny = (*words, "--updates", "2", "--batch-size", "32", "--blocks", "1", "--cycles", "1", "--paths", "eager")
-        full = (*words, "--paths", "compile,graph", "--blocks", "10")
+        full = (*words, "--paths", "graph", "--blocks", "10")
         found.append(Step(f"learner_{algo}", full, tiny, 900))
     words = ("bench", "train", WALK, *REPORT)
     tiny = ("bench", "train", WALK, "--backend", "mujoco", *TINY_BENCH)
