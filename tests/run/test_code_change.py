@@ -103,7 +103,7 @@ def test_a_run_says_so_where_it_goes_on_or_is_judged(file: Path, capsys: pytest.
     file.write_text(file.read_text().replace("weight=2.0", "weight=3.0"))
     assert cli.main([*resumed, "3"]) == 0
     shown = capsys.readouterr()
-    said = "the task's file has been edited since the run began, which goes on with the values of its own config.yaml"
+    said = "the task's file has been edited since the run began, which goes on with its own config.yaml's values"
     assert said in shown.out and "edited" not in shown.err
     assert "weight: 2.0" in run.config.read_text() and manifest.read_manifest(run)["exact_resume"] is True
     file.write_text(file.read_text().replace("return 1.0", "return 1.5"))

@@ -1,4 +1,4 @@
-"""Whether a run's terms and models are still made of the code that it began with: a sum of each, kept in checkpoints."""
+"""Whether a run's terms and models are of the code that it began with: a sum of each, kept in checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import types
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from tickgraph.core.fields import configurations, join
 from tickgraph.core.foreign import functions_of, is_foreign

@@ -99,7 +99,7 @@ def same_held(before: dict[str, Any] | None, now: dict[str, Any], outcome: str) 
         return True
     same = _same_motions(before, now["motions"], outcome) & _same_code(before, now["code"], outcome)
     if FILE in changed_code(before.get("code", {}), now["code"]) and same:
-        tell("the task's file has been edited since the run began, which goes on with the values of its own config.yaml")
+        tell("the task's file has been edited since the run began, which goes on with its own config.yaml's values")
     if before["device"] != now["device"]:
         return same
     found = differing(before["terms"], now["terms"])
@@ -123,8 +123,8 @@ def _same_motions(before: dict[str, Any], now: Motions, outcome: str) -> bool:
 def _same_code(before: dict[str, Any], now: Code, outcome: str) -> bool:
     changed = [path for path in changed_code(before.get("code", {}), now) if path != FILE]  # of before: none
     if changed:
-        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-        warn(f"the code of {', '.join(changed[:3])}{more} has been edited since the run began: {outcome} is another task")
+        which = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        warn(f"the code of {which} has been edited since the run began: {outcome} is another task")
     return not changed
 
 
