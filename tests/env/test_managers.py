@@ -286,3 +286,16 @@ def test_whole_numbers_and_bools_are_taken_as_their_value():
         assert terminated.tolist() == [ends] * 2
         assert extras["final_obs"]["actor"][:, -1].tolist() == [float(step)] * 2
     assert env.stats.drain()["metric/steps"] == 2.0
+
+
+def test_a_reward_of_weight_0_counts_for_nothing_whatever_it_returns():
+    cfg = Slider().cfg()
+    bad = {"nan": lambda env: env.reward * float("nan"), "inf": lambda env: env.reward + float("inf")}
+    cfg.rewards = {"alive": RewardTermCfg(alive, 2.0)} | {name: RewardTermCfg(f, 0.0) for name, f in bad.items()}
+    cfg.scale_rewards_by_dt = False
+    env = run(cfg, 3)
+    assert env.reward_manager.values.tolist() == [[2.0, 0.0, 0.0]] * 2 and env.reward.tolist() == [2.0, 2.0]
+    assert not env.invalid.any() and env.reward_manager.not_finite() == []
+    cfg.rewards["inf"].weight = 1.0
+    env = run(cfg, 1)
+    assert env.invalid.all() and env.reward_manager.not_finite() == ["inf"]

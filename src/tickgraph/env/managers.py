@@ -57,8 +57,15 @@ class RewardManager(Manager):
             value = term()
             check_value(term.path, value, self._env, "float")
             columns.append(value.to(torch.float32))
-        self.values.copy_(torch.stack(columns, dim=1) * (self.weights * self._scale))
+        # A weight of 0 leaves a term out, whatever it returns: 0 times infinity would end the world.
+        weighted = torch.stack(columns, dim=1) * (self.weights * self._scale)
+        self.values.copy_(torch.where(self.weights == 0.0, 0.0, weighted))
         out.copy_(self.values.sum(dim=1))
+
+    def not_finite(self) -> list[str]:
+        """Return the terms that were not finite in some world of the newest tick; reads the device."""
+        finite = torch.isfinite(self.values).all(dim=0).tolist()
+        return [name for name, whole in zip(self.terms, finite, strict=True) if not whole]
 
     def describe(self) -> list[dict[str, Any]]:
         return [{**row, "weight": float(self.cfgs[row["name"]].weight)} for row in super().describe()]

@@ -114,9 +114,15 @@ def parse_value(kind: Any, words: Sequence[str], what: str) -> Any:
 def recheck(task: Task) -> None:
     """Let every configuration judge its values again, after some were set one by one."""
     check_types(task)
-    if all(term is None for term in task.env.rewards.values()):
+    terms = [term for term in task.env.rewards.values() if term is not None]
+    if not terms:
         raise TickgraphError(
             "env.rewards has no term: a policy learns nothing from rewards of 0; add one to EnvCfg.rewards"
+        )
+    if not task.env.curriculum and all(term.weight == 0.0 for term in terms):
+        raise TickgraphError(
+            "env.rewards has no term whose weight is not 0, and there is no curriculum to raise one: a policy learns "
+            "nothing from rewards of 0"
         )
     for root in ROOTS:
         for _, node in configurations(getattr(task, root), root):
