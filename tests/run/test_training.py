@@ -95,6 +95,18 @@ def test_the_term_of_a_reward_that_is_not_finite_is_named(tmp_path: Path, capsys
     assert "a world's reward was not finite; the world was reset; not finite in the newest step: root (" in told
 
 
+def test_a_task_without_a_time_limit_says_so_when_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tickgraph.tasks.cartpole import cartpole_swingup\n"
+        "def make():\n    task = cartpole_swingup()\n    task.env.terminations = {}\n    return task\n"
+    )
+    run = train("one", "--iterations", "2", "--stop-after", "1", task="mine.py:make")
+    assert "note: no termination is a time limit, so an episode lasts until" in capsys.readouterr().out
+    resume(run)
+    train("two", "--iterations", "1", "--stop-after", "1")
+    assert "time limit" not in capsys.readouterr().out
+
+
 def test_no_interval_without_an_episode_shows_a_number_for_it() -> None:
     found = rows(train("one", "--iterations", "20"))
     for row in found:

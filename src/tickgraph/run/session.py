@@ -126,6 +126,11 @@ def _train(
         )
     elif trainer.schedule.warmup_is_forced and not resume:
         say(f"updates begin after {trainer.schedule.warmup} iterations: {trainer.schedule.warmup_reason}")
+    if not resume and not any(trainer.env.termination_manager.is_time_out.values()):
+        say(
+            "note: no termination is a time limit, so an episode lasts until something else ends it; "
+            "TerminationTermCfg(mdp.time_out) ends it after env.episode_length_s"
+        )
     notes = motion_notes(task, trainer.env.step_dt)
     said = manifest.read_manifest(run).get("motion_notes") if resume and run.manifest.exists() else None
     for line in note_lines({name: those for name, those in notes.items() if those != (said or {}).get(name)}):
