@@ -133,6 +133,23 @@ def test_substep_terms_run_before_each_physics_step():
     np.testing.assert_allclose(env.sim.view("qvel")[0], data.qvel, rtol=1e-5)
 
 
+def in_one_substep(env, substep, gain):
+    if substep == 2:
+        env.sim.ctrl.fill_(gain)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compile"])
+def test_a_substep_in_which_no_term_does_anything_is_none_to_compile(mode, caplog):
+    cfg = Slider(limit=(100,)).cfg()
+    cfg.substeps = {"late": SubstepTermCfg(in_one_substep, {"gain": 0.1})}
+    env = Env(cfg, 2, execution=mode)
+    for _ in range(3):
+        env.step(torch.zeros(2, env.action.shape[1]))
+        assert env.sim.ctrl[:, 0].tolist() == pytest.approx([0.1, 0.1])
+    assert {row["enabled"] for row in env.execution_report().values()} == {mode}
+    assert not [record for record in caplog.records if record.name.startswith("tickgraph")]
+
+
 class Best:
     """The largest x of the episode so far."""
 

@@ -73,7 +73,7 @@ def build(env: Env, threads: int | None) -> None:
     env.curriculum_manager = CurriculumManager(env, cfg.curriculum)
     env.metric_manager = MetricManager(env, cfg.metrics)
     env.recorder_manager = RecorderManager(env, cfg.recorders)
-    env.substep_manager = SubstepManager(env, cfg.substeps)
+    env.substep_manager = SubstepManager(env, {**env.scene.substep_terms(), **cfg.substeps})
     # Last: observations are called once for their width, and may read what any other term remembers.
     env.observation_manager = ObservationManager(env, cfg.observations)
     env.managers = [
