@@ -316,3 +316,28 @@ def test_a_reward_of_weight_0_counts_for_nothing_whatever_it_returns():
     cfg.rewards["inf"].weight = 1.0
     env = run(cfg, 1)
     assert env.invalid.all() and env.reward_manager.not_finite() == ["inf"]
+
+
+def in_place(env):
+    action = env.action
+    action -= 1.0
+    return action.abs().sum(dim=1)
+
+
+def with_obs(env):
+    return env.obs["actor"].clamp_(-1.0, 1.0)[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("func", "name"),
+    [(in_place, "env/action"), (with_obs, "env/obs/actor"), (lambda env: env.reward.zero_(), "env/reward")],
+)
+@pytest.mark.parametrize("kind", ["rewards", "metrics", "recorders"])
+def test_a_term_that_only_tells_something_writes_nothing_of_the_tick(func, name, kind):
+    cfg = Slider().cfg()
+    made = {"rewards": RewardTermCfg, "metrics": MetricTermCfg, "recorders": RecorderTermCfg}[kind](func)
+    getattr(cfg, kind)["mine"] = made
+    with pytest.raises(
+        TickgraphError, match=f"term {kind}/mine writes '{name}', which the tick keeps .*a - b, not a -= b"
+    ):
+        Env(cfg, 2, execution="eager")

@@ -15,7 +15,7 @@ from tickgraph.cli import main
 from tickgraph.core import room
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.env.config import CurriculumTermCfg, EnvCfg, RewardTermCfg, SceneEntityCfg
+from tickgraph.env.config import CurriculumTermCfg, EnvCfg, RecorderTermCfg, RewardTermCfg, SceneEntityCfg
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.flashsac import FlashSacCfg
@@ -133,6 +133,14 @@ def test_rewards_that_all_weigh_nothing_are_refused() -> None:
         mdp.reward_weight, {"reward_name": "upright", "weight_stages": [{"step": 9, "weight": 1.0}]}
     )
     apply_overrides(task, words)
+
+
+@pytest.mark.parametrize("value", [3.0, None, torch.tensor(1.0), torch.zeros(1, 2, 3)[0, 0]])
+def test_what_a_recorder_returns_is_looked_at_before_the_training(value: object) -> None:
+    task = registry.load("cartpole_swingup")
+    task.evaluation.recorders["mine"] = RecorderTermCfg(lambda env: value)
+    with pytest.raises(TickgraphError, match=r"^term recorders/mine returned .*, expected a tensor \(2, \.\.\.\)$"):
+        check_figures(task, "mujoco")
 
 
 def test_something_of_an_episode_is_left_to_judge() -> None:

@@ -213,15 +213,26 @@ class RecorderManager(Manager):
         self.buffers: dict[str, Tensor] = {}
 
     def rehearse(self) -> None:
+        for name, value in self.signals().items():
+            self.buffers[name] = self._env.arena.new(
+                f"recorders/{name}", tuple(value.shape), value.dtype, "recorded signal of the tick that just ended"
+            )
+
+    def signals(self) -> dict[str, Tensor]:
+        """Return what each term gives, (N, ...).
+
+        Raises:
+            TickgraphError: one gives something else.
+        """
+        found = {}
         for name, term in self.terms.items():
             with calling(term.path):
                 value = term()
             if not plain(value) or value.dim() == 0 or value.shape[0] != self._env.num_envs:
                 got = described(value)
                 raise TickgraphError(f"term {term.path} returned {got}, expected a tensor ({self._env.num_envs}, ...)")
-            self.buffers[name] = self._env.arena.new(
-                f"recorders/{name}", tuple(value.shape), value.dtype, "recorded signal of the tick that just ended"
-            )
+            found[name] = value
+        return found
 
     def record(self) -> None:
         for name, term in self.terms.items():
