@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import mujoco
+import numpy as np
 import pytest
 import torch
 from toys import alive
@@ -48,7 +50,7 @@ def test_a_phase_counts_the_step_on_which_it_ends():
     foot = sensor(times=True)
     rows = []
     for force in (3.0, 3.0, 2.0, 0.0, 3.0, 3.0, 0.0):  # 2 N is not above the threshold
-        foot.times.update(torch.tensor([[0.0, 0.0, force]]), 0.02)
+        foot.memory.times.update([torch.tensor([[0.0, 0.0, force]])], 0.02)
         numbers = (foot.current_air_time, foot.last_air_time, foot.current_contact_time, foot.last_contact_time)
         rows.append([round(float(value) / 0.02) for value in numbers] + [bool(foot.first_contact)])
     assert rows == [
@@ -62,11 +64,27 @@ def test_a_phase_counts_the_step_on_which_it_ends():
     ]
 
 
+def test_substeps_count_one_by_one():
+    times = ContactTimes(SimpleNamespace(num_envs=1, arena=Arena("cpu")), "foot", 1.0)
+    rows = []
+    for step in ((0, 0, 5, 5), (5, 0, 5, 0), (0, 0, 0, 5), (5, 0, 0, 0), (0, 5, 0, 5)):  # N in each substep of 5 ms
+        times.update([torch.tensor([[0.0, 0.0, float(force)]]) for force in step], 0.005)
+        numbers = (times.current_air, times.last_air, times.current_contact, times.last_contact)
+        rows.append([round(float(value) / 0.005) for value in numbers] + [bool(times.landed)])
+    assert rows == [
+        [0, 3, 2, 0, True],  # a phase counts the substep on which it ends
+        [1, 2, 0, 2, False],  # it landed between, and is in the air again
+        [0, 5, 1, 2, True],
+        [3, 5, 0, 3, False],
+        [0, 2, 1, 2, True],
+    ]
+
+
 def test_a_reset_forgets_in_its_worlds_alone():
     env = SimpleNamespace(num_envs=2, arena=Arena("cpu"))
     times = ContactTimes(env, "foot", 1.0)
     for force in (0.0, 5.0, 0.0, 5.0):
-        times.update(torch.tensor([[0.0, force, 0.0]] * 2), 0.02)
+        times.update([torch.tensor([[0.0, force, 0.0]] * 2)], 0.02)
     assert float(times.last_air[0]) > 0.0 and float(times.current_contact[0]) > 0.0
     before = times.last_air.clone(), times.last_contact.clone(), times.current_contact.clone()
     times.reset(torch.tensor([True, False]))
@@ -74,14 +92,22 @@ def test_a_reset_forgets_in_its_worlds_alone():
         assert now.tolist() == [0.0, float(old[1])]
 
 
-def ball(**parts):
+def ball(every_substep=False, **parts):
     names = {"sensor_names": ("ball",)}
     return EnvCfg(
         scene=SceneCfg(
             {"robot": EntityCfg(BALL)},
             timestep=0.005,
             solver=SolverCfg(cone="elliptic"),
-            sensors=(SensorCfg("ball", "contact", "ball", objtype="geom", ref="terrain", track_air_time=True),),
+            sensors=(
+                SensorCfg(
+                    *("ball", "contact", "ball"),
+                    objtype="geom",
+                    ref="terrain",
+                    track_air_time=True,
+                    every_substep=every_substep,
+                ),
+            ),
         ),
         decimation=4,
         episode_length_s=1.0,
@@ -120,12 +146,45 @@ def test_a_thrown_ball_flies_lands_and_begins_anew():
     assert foot.last_air_time.tolist() == [0.0, 0.0]
 
 
-def test_compiled_code_counts_the_same():
-    worlds = [Env(ball(), 2, execution=mode) for mode in ("eager", "compile")]
+@pytest.mark.parametrize("every_substep", [False, True])
+def test_compiled_code_counts_the_same(every_substep):
+    worlds = [Env(ball(every_substep), 2, execution=mode) for mode in ("eager", "compile")]
     for _ in range(14):
         for env in worlds:
             env.step(torch.zeros(2, 1))
         torch.testing.assert_close(worlds[0].obs["actor"], worlds[1].obs["actor"])
+        torch.testing.assert_close(worlds[0].scene["ball"].forces, worlds[1].scene["ball"].forces)
+
+
+def test_a_sensor_that_looks_at_every_substep_has_what_mujoco_has_in_each():
+    env = Env(ball(every_substep=True), 2, execution="eager")
+    ball_sensor, info = env.scene["ball"], env.sim.scene.sensor("ball")
+    model = env.sim.scene.mjmodel
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = env.sim.view("qpos")[0].numpy(), env.sim.view("qvel")[0].numpy()
+    flights, air, seen = [], 0.0, 0
+    for step in range(40):
+        env.step(torch.zeros(2, 1))
+        forces = []
+        for _ in range(4):
+            mujoco.mj_step(model, data)
+            forces.append(data.sensordata[info.adr + 1 : info.adr + 4].copy())
+            touches = np.linalg.norm(forces[-1]) > 1.0
+            air += 0.005
+            if touches:
+                flights += [air] if air > 0.006 else []
+                air = 0.0
+            seen += touches
+        np.testing.assert_allclose(ball_sensor.forces[0].numpy(), forces, rtol=1e-3, atol=1e-2, err_msg=str(step))
+        assert torch.equal(ball_sensor.forces[:, -1], ball_sensor.force)
+        assert float(ball_sensor.current_air_time[0]) == pytest.approx(air, abs=1e-5)
+        if flights:
+            assert float(ball_sensor.last_air_time[0]) == pytest.approx(flights[-1], abs=1e-5)
+    assert flights and seen > 1
+    assert [row["name"] for row in env.substep_manager.describe()] == ["_sensors"]
+    while not bool(env.truncated.all()):
+        env.step(torch.zeros(2, 1))
+    assert not ball_sensor.forces.any()  # nothing is known of the episode that ended
 
 
 def test_a_sensor_that_counts_nothing_says_how_it_would():

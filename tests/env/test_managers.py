@@ -133,6 +133,23 @@ def test_substep_terms_run_before_each_physics_step():
     np.testing.assert_allclose(env.sim.view("qvel")[0], data.qvel, rtol=1e-5)
 
 
+def in_one_substep(env, substep, gain):
+    if substep == 2:
+        env.sim.ctrl.fill_(gain)
+
+
+@pytest.mark.parametrize("mode", ["eager", "compile"])
+def test_a_substep_in_which_no_term_does_anything_is_none_to_compile(mode, caplog):
+    cfg = Slider(limit=(100,)).cfg()
+    cfg.substeps = {"late": SubstepTermCfg(in_one_substep, {"gain": 0.1})}
+    env = Env(cfg, 2, execution=mode)
+    for _ in range(3):
+        env.step(torch.zeros(2, env.action.shape[1]))
+        assert env.sim.ctrl[:, 0].tolist() == pytest.approx([0.1, 0.1])
+    assert {row["enabled"] for row in env.execution_report().values()} == {mode}
+    assert not [record for record in caplog.records if record.name.startswith("tickgraph")]
+
+
 class Best:
     """The largest x of the episode so far."""
 
@@ -286,3 +303,41 @@ def test_whole_numbers_and_bools_are_taken_as_their_value():
         assert terminated.tolist() == [ends] * 2
         assert extras["final_obs"]["actor"][:, -1].tolist() == [float(step)] * 2
     assert env.stats.drain()["metric/steps"] == 2.0
+
+
+def test_a_reward_of_weight_0_counts_for_nothing_whatever_it_returns():
+    cfg = Slider().cfg()
+    bad = {"nan": lambda env: env.reward * float("nan"), "inf": lambda env: env.reward + float("inf")}
+    cfg.rewards = {"alive": RewardTermCfg(alive, 2.0)} | {name: RewardTermCfg(f, 0.0) for name, f in bad.items()}
+    cfg.scale_rewards_by_dt = False
+    env = run(cfg, 3)
+    assert env.reward_manager.values.tolist() == [[2.0, 0.0, 0.0]] * 2 and env.reward.tolist() == [2.0, 2.0]
+    assert not env.invalid.any() and env.reward_manager.not_finite() == []
+    cfg.rewards["inf"].weight = 1.0
+    env = run(cfg, 1)
+    assert env.invalid.all() and env.reward_manager.not_finite() == ["inf"]
+
+
+def in_place(env):
+    action = env.action
+    action -= 1.0
+    return action.abs().sum(dim=1)
+
+
+def with_obs(env):
+    return env.obs["actor"].clamp_(-1.0, 1.0)[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("func", "name"),
+    [(in_place, "env/action"), (with_obs, "env/obs/actor"), (lambda env: env.reward.zero_(), "env/reward")],
+)
+@pytest.mark.parametrize("kind", ["rewards", "metrics", "recorders"])
+def test_a_term_that_only_tells_something_writes_nothing_of_the_tick(func, name, kind):
+    cfg = Slider().cfg()
+    made = {"rewards": RewardTermCfg, "metrics": MetricTermCfg, "recorders": RecorderTermCfg}[kind](func)
+    getattr(cfg, kind)["mine"] = made
+    with pytest.raises(
+        TickgraphError, match=f"term {kind}/mine writes '{name}', which the tick keeps .*a - b, not a -= b"
+    ):
+        Env(cfg, 2, execution="eager")

@@ -78,4 +78,5 @@ def fake_env(commands: dict[str, Tensor] | None = None, sensors: dict[str, Any] 
 
 def force_sensor(*forces: tuple[float, float, float]) -> Any:
     """Return a stand-in for a contact sensor with a net force in each world, N."""
-    return SimpleNamespace(force=torch.tensor(forces))
+    force = torch.tensor(forces)
+    return SimpleNamespace(force=force, forces=force[:, None])

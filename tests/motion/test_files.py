@@ -93,6 +93,33 @@ def test_remarks_and_names_behind_a_hash_are_as_numpy_writes_them(tmp_path: Path
     assert "line 1: '0,000000000' has a decimal comma; write numbers with points" in refused(tmp_path / "comma.csv")
 
 
+def test_a_csv_of_spreadsheets_and_pandas(tmp_path: Path) -> None:
+    plain = read_motion(write(tmp_path / "a.csv", rows()))
+    quoted = [",".join(f'"{number:.9f}"' for number in row) for row in rows()]
+    (tmp_path / "quoted.csv").write_text("\r\n".join(quoted) + "\r\n\r\n")
+    (tmp_path / "numbered.csv").write_text("\n".join([",".join(map(str, range(36))), *quoted]))
+    for name in ("quoted.csv", "numbered.csv"):
+        assert np.allclose(read_motion(tmp_path / name).joint_pos, plain.joint_pos)
+    names = ["x", "y", "z", "qx", "qy", "qz", "qw", *NAMES]
+    write(tmp_path / "named.csv", rows(), [f'"{name}"' for name in names])
+    assert np.allclose(read_motion(tmp_path / "named.csv").joint_pos, plain.joint_pos)
+    lines = [";".join(names), *(line.replace(",", ";").replace(".", ",") for line in quoted)]
+    (tmp_path / "comma.csv").write_text("\n".join(lines).replace('"', ""))
+    assert "line 2: '0,000000000' has a decimal comma" in refused(tmp_path / "comma.csv")
+    (tmp_path / "mac.csv").write_bytes((tmp_path / "a.csv").read_bytes().replace(b"\n", b"\r"))
+    assert "lines end in a carriage return alone" in refused(tmp_path / "mac.csv")
+
+
+@pytest.mark.parametrize(("fps", "digits", "column"), [(30, 2, "time"), (120, 3, "timestamps"), (30, 3, "Time (s)")])
+def test_times_that_are_rounded_are_even(tmp_path: Path, fps: int, digits: int, column: str) -> None:
+    names = [column, "x", "y", "z", "qx", "qy", "qz", "qw", *NAMES]
+    table = np.concatenate((np.round(np.arange(31)[:, None] / fps, digits), rows()), axis=1)
+    assert read_motion(write(tmp_path / "a.csv", table, names)).fps == pytest.approx(fps, rel=2e-3)
+    for gap in (1, 15, 30):  # a frame is lacking
+        dropped = np.delete(table, gap - 1 if gap == 30 else gap, axis=0)
+        assert "is not in even steps" in refused(write(tmp_path / "b.csv", dropped, names))
+
+
 def test_a_single_frame_has_no_velocity_and_is_not_trained_on(tmp_path: Path) -> None:
     path = write(tmp_path / "d.csv", rows()[:1])
     clip = read_motion(path).clip(50.0)
@@ -341,6 +368,14 @@ def test_references(tmp_path: Path) -> None:
     with pytest.raises(TickgraphError, match="did you mean 'squat'"):
         find("squats")
     assert [clip.name for clip in load_clips(["squat", str(tmp_path)], 50.0)] == ["squat", "a"]
+    (tmp_path / "._a.csv").write_bytes(b"\x00\x05\x16\x07")  # of macOS
+    assert [path.name for path in find(str(tmp_path))] == ["a.csv"]
+    (tmp_path / "all" / "of").mkdir(parents=True)
+    write(tmp_path / "all" / "of" / "a.csv", rows())
+    with pytest.raises(TickgraphError, match=f"holds no .npz and no .csv file, but {tmp_path}/all/of does"):
+        find(f"{tmp_path}/all")
+    (tmp_path / "a.csv.gz").touch()
+    assert refused(tmp_path / "a.csv.gz").endswith("unpack it first")
     assert J == 29
 
 

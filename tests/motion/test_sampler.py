@@ -15,11 +15,13 @@ HIT = 1 << 20
 TOTAL = 1 << 30
 
 
-def build(lengths: list[int], cfg: SamplerCfg, rows: int = 4, device: str = "cpu", seed: int = 7):
+def build(
+    lengths: list[int], cfg: SamplerCfg, rows: int = 4, device: str = "cpu", seed: int = 7, clip_weights: tuple = ()
+):
     arena = Arena(device)
     clips = [still(length, f"clip{i}") for i, length in enumerate(lengths)]
     library = MotionLibrary(clips, arena, "motion")
-    sampler = StartSampler(library, cfg, arena, "motion/sampler")
+    sampler = StartSampler(library, cfg, arena, "motion/sampler", clip_weights)
     rng = Rng(arena, rows, seed)
     return sampler, rng, arena
 
@@ -106,6 +108,33 @@ def test_start_mode_begins_every_clip_alike() -> None:
     clip, frame = draws(sampler, rng, 10)
     assert int(frame.abs().max()) == 0
     assert abs(int((clip == 0).sum()) - 5000) < 5 * 50  # 10,000 coins: deviation 50
+
+
+@pytest.mark.parametrize("mode", ["uniform", "start", "adaptive"])
+def test_a_clip_of_weight_2_is_drawn_like_one_that_is_there_twice(mode: str) -> None:
+    cfg = SamplerCfg(mode=mode, decay=0.02, floor=0.3)
+    weighted, _, _ = build([171, 301, 51], cfg, clip_weights=(1.0, 2.0, 0.5))
+    named, _, _ = build([171, 171, 301, 301, 301, 301, 51], cfg)  # the same, by whole numbers
+    twins = {0: (0, 1), 1: (2, 3, 4, 5), 2: (6,)}
+    for tick in range(60 if mode == "adaptive" else 1):
+        for clip, those in twins.items():
+            expected = sum(named.weights[named.bin_clip == twin].double() for twin in those) / named.weights.sum()
+            share = weighted.weights[weighted.bin_clip == clip].double() / weighted.weights.sum()
+            assert torch.allclose(share, expected, rtol=1e-3), (tick, clip)  # counts are weighed in 1024ths
+        # Clip 1 fails at frames 120 and 7, clip 2 at 30; the twins share the failures of a clip.
+        worlds = 4 * [(1, 120), (1, 7), (2, 30)]
+        clip, frame = torch.tensor(worlds).T
+        weighted.update(clip, frame, torch.ones(12, dtype=torch.bool))
+        clip = torch.tensor([twins[c][i // 3 % len(twins[c])] for i, (c, _) in enumerate(worlds)])
+        named.update(clip, frame, torch.ones(12, dtype=torch.bool))
+    if mode == "start":
+        assert weighted.weights[weighted.bin_start > 0].eq(0).all()
+
+
+def test_weights_of_clips_of_any_size_leave_every_bin_a_chance() -> None:
+    sampler, _, _ = build([171, 301], SamplerCfg(mode="uniform"), clip_weights=(1e300, 1e-300))
+    assert int(sampler.weights.min()) == 1 and int(sampler.weights.sum()) < 1 << 31
+    assert sampler.weights[:3].tolist() == pytest.approx([TOTAL * n / 170 for n in (50, 50, 70)], abs=2)
 
 
 def test_start_frames_lie_within_their_clip() -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import safe_open
 
@@ -65,6 +66,23 @@ def test_the_newest_by_number_is_loaded_and_old_ones_go(run: RunFolder) -> None:
     found, problems = checkpoint.load_newest(run, "toy")
     assert found is not None
     assert (found.iteration, problems) == (100, [])
+
+
+@pytest.mark.parametrize("step", ["_read_about", "_check_sum", "load_file"])
+def test_a_training_that_goes_on_meanwhile_costs_a_reader_nothing(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    owner = safetensors.torch if step == "load_file" else checkpoint
+    real, first = getattr(owner, step), _save(run, 1)
+
+    def slow(path: Path, *more: object) -> object:
+        if path == first and path.exists():
+            _save(run, 2, keep=1)  # which deletes the first one
+        return real(path, *more)
+
+    monkeypatch.setattr(owner, step, slow)
+    found, problems = checkpoint.load_newest(run, "toy")
+    assert found is not None and (found.iteration, problems) == (2, [])
 
 
 def test_a_run_without_checkpoints_has_none(run: RunFolder) -> None:

@@ -229,17 +229,19 @@ class NeedsAllWorlds(UnseededArray):
     ],
 )
 def test_what_terms_draw_without_a_seed_is_known_when_a_run_begins(kind, alike, capsys):
-    with Env(task(style=kind).env, 8, execution="eager") as env:
+    made = task(style=kind)
+    with Env(made.env, 8, execution="eager") as env:
         before = env.state_dict()
-        assert built_alike(env, held(env)) is alike
+        assert built_alike(env, held(env, made)) is alike
         assert all(torch.equal(before[name], value) for name, value in env.state_dict().items())
     told = "warning: rewards/style holds other numbers in self.kept each time it is built: what is resumed, "
     assert capsys.readouterr().err.startswith(told) is not alike
 
 
 def test_where_authors_terms_hold_nothing_no_environment_is_built_for_it(monkeypatch):
-    with Env(cartpole_swingup().env, 8, execution="eager") as env:
-        now = held(env)
+    made = cartpole_swingup()
+    with Env(made.env, 8, execution="eager") as env:
+        now = held(env, made)
         monkeypatch.setattr(judged, "Env", lambda *given, **more: pytest.fail("was built"))
         assert built_alike(env, now)
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from tickgraph import mdp
 from tickgraph.cli import main
 from tickgraph.core import room
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.env.config import EnvCfg, RewardTermCfg, SceneEntityCfg
+from tickgraph.env.config import CurriculumTermCfg, EnvCfg, RecorderTermCfg, RewardTermCfg, SceneEntityCfg
 from tickgraph.env.env import Env
 from tickgraph.learn.build import make_learner, make_ring
 from tickgraph.learn.flashsac import FlashSacCfg
@@ -120,6 +121,26 @@ def test_every_command_says_it_in_one_line(
     assert main([command, f"{file}:make"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("tickgraph: ") and text in said and said.count("\n") == 1
+
+
+def test_rewards_that_all_weigh_nothing_are_refused() -> None:
+    task = registry.load("cartpole_swingup")
+    words = [word for name in task.env.rewards for word in (f"--env.rewards.{name}.weight", "0")]
+    with pytest.raises(TickgraphError, match="env.rewards has no term whose weight is not 0, and there is no curric"):
+        apply_overrides(task, words)
+    task = registry.load("cartpole_swingup")
+    task.env.curriculum["later"] = CurriculumTermCfg(
+        mdp.reward_weight, {"reward_name": "upright", "weight_stages": [{"step": 9, "weight": 1.0}]}
+    )
+    apply_overrides(task, words)
+
+
+@pytest.mark.parametrize("value", [3.0, None, torch.tensor(1.0), torch.zeros(1, 2, 3)[0, 0]])
+def test_what_a_recorder_returns_is_looked_at_before_the_training(value: object) -> None:
+    task = registry.load("cartpole_swingup")
+    task.evaluation.recorders["mine"] = RecorderTermCfg(lambda env: value)
+    with pytest.raises(TickgraphError, match=r"^term recorders/mine returned .*, expected a tensor \(2, \.\.\.\)$"):
+        check_figures(task, "mujoco")
 
 
 def test_something_of_an_episode_is_left_to_judge() -> None:

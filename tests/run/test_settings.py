@@ -71,6 +71,13 @@ def test_each_kind_of_value_is_set_with_its_type(task: Task) -> None:
     [
         ("--env.rewards.alve.weight 5", r"env\.rewards has no 'alve'; did you mean 'alive'"),
         ("--env.rewards.alive.wight 5", r"env\.rewards\.alive has no 'wight'; did you mean 'weight'"),
+        ("--train.gamma 0.9", r"^--train\.gamma: train has no 'gamma'; did you mean --train\.algo\.gamma\?$"),
+        (
+            "--train.algo.lr 1",
+            r"train\.algo has no 'lr'; did you mean --train\.algo\.lr_start or --train\.algo\.lr_end",
+        ),
+        ("--env.alive.weight 5", r"env has no 'alive'; did you mean --env\.rewards\.alive\.weight\?$"),
+        ("--alive.weight 5", r"no option --alive\.weight; did you mean --env\.rewards\.alive\.weight\?$"),
         ("--env.rewards.alive.weight abc", "weight is 'abc', expected a number"),
         ("--env.rewards.alive.weight", "weight has no value, expected a number"),
         ("--env.rewards.alive.weight 1 2", "weight is '1 2', expected a number"),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -79,6 +80,31 @@ def test_what_the_learner_leaves_out_is_told_once(
     first = next(i for i, count in enumerate(counts) if count)
     assert len(told) == 1
     assert f"iteration {first + 1}: loss/{figure}: {counted(counts[first], noun)} {text}" in told[0]
+
+
+def test_the_term_of_a_reward_that_is_not_finite_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tickgraph.tasks.cartpole import cartpole_swingup\n"
+        "from tickgraph.env.config import RewardTermCfg\n"
+        "def root(env):\n    return (env.reward - 2.0).sqrt()\n"
+        "def make():\n    task = cartpole_swingup()\n"
+        "    task.env.rewards['root'] = RewardTermCfg(root)\n    return task\n"
+    )
+    train("one", "--iterations", "3", "--evaluation.untrained", "False", task="mine.py:make")
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if "non_finite/reward" in line]
+    assert "a world's reward was not finite; the world was reset; not finite in the newest step: root (" in told
+
+
+def test_a_task_without_a_time_limit_says_so_when_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from tickgraph.tasks.cartpole import cartpole_swingup\n"
+        "def make():\n    task = cartpole_swingup()\n    task.env.terminations = {}\n    return task\n"
+    )
+    run = train("one", "--iterations", "2", "--stop-after", "1", task="mine.py:make")
+    assert "note: no termination is a time limit, so an episode lasts until" in capsys.readouterr().out
+    resume(run)
+    train("two", "--iterations", "1", "--stop-after", "1")
+    assert "time limit" not in capsys.readouterr().out
 
 
 def test_no_interval_without_an_episode_shows_a_number_for_it() -> None:
@@ -288,6 +314,19 @@ def test_damaged_checkpoints_are_passed_over(capsys: pytest.CaptureFixture[str])
         path.write_bytes(b"")
     assert cli.main(["eval", str(run.path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_run_that_was_killed_while_it_was_drawn_says_how_to_draw_it(capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("it's $one", "--iterations", "3")
+    summary = json.loads(run.summary.read_text())
+    del summary["files"]  # they are written when all is drawn
+    run.summary.write_text(json.dumps(summary))
+    capsys.readouterr()
+    resume(run)
+    nothing, drawn = capsys.readouterr().out.splitlines()
+    assert "nothing is left" in nothing and drawn.startswith("it was killed before its pictures were drawn: `tickgraph")
+    command = shlex.split(drawn.partition("`")[2].partition("`")[0])
+    assert command == ["tickgraph", "plot", str(run.path)] and cli.main(command[1:]) == 0
 
 
 FIGURES = "def fault(trace):\n    raise RuntimeError('no figures today')\n"

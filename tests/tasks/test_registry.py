@@ -168,3 +168,11 @@ def test_a_field_that_a_configuration_has_not_is_told_with_those_it_has(file: Pa
         file.write_text(code.format(given))
         with pytest.raises(TickgraphError, match=text):
             registry.load(f"{file}:made")
+
+
+def test_a_relative_import_is_told_how_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from .beside import thing\n")
+    with pytest.raises(
+        TickgraphError, match=r"mine\.py:1: ImportError: .*; a task's file is no part of a package: import"
+    ):
+        registry.load(f"{tmp_path}/mine.py:make")

@@ -173,6 +173,20 @@ def test_clips_are_chosen_on_the_command_line_and_kept_by_their_full_path(tmp_pa
     assert motion_of(env).library.clip_names == ("walk", "clip00")
 
 
+def test_a_folders_weight_is_that_of_each_of_its_clips(tmp_path):
+    (tmp_path / "mine").mkdir()
+    write_clips(tmp_path / "mine", [5, 9])
+    task = load("g1_motion_tracking")
+    words = f"--env.commands.motion.clips squat {tmp_path}/mine --env.commands.motion.weights 1 3"
+    apply_overrides(task, [*words.split(), "--env.commands.motion.sampler.mode", "start"])
+    motion = motion_of(Env(task.env, 2, execution="eager"))
+    shares = motion.sampler.probabilities()[motion.sampler.bin_start == 0]
+    torch.testing.assert_close(shares, torch.tensor([1.0, 3.0, 3.0]) / 7.0)
+    # An evaluation plays every clip as often, and may play others than the run's.
+    task.env.commands["motion"].clips = ("walk", "turn", "squat")
+    assert motion_of(Env(evaluation_env_cfg(task), 4, execution="eager")).clip.tolist() == [0, 1, 2, 0]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -203,6 +217,9 @@ def test_a_wrong_choice_is_one_line(words, reason):
         ),
         ({"velocity_range": {"x": (0.0, float("inf"))}}, "velocity_range.x is (0.0, inf)"),
         ({"resampling_time_range": (1.0, 2.0)}, "leave it out"),
+        ({"weights": (1.0,)}, "weights is 1, expected 2, one for each of clips"),
+        ({"weights": (1.0, 0.0)}, "weights is 1, 0, expected 2, one for each of clips, more than 0; leave out a clip"),
+        ({"weights": (1.0, float("inf"))}, "weights is 1, inf, expected 2"),
     ],
 )
 def test_what_a_motion_cannot_be_is_one_line(change, reason):

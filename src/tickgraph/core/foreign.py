@@ -77,8 +77,11 @@ def _within(value: object) -> Iterator[types.FunctionType]:
 
 
 def _named_in(function: types.FunctionType) -> Iterator[types.FunctionType]:
-    """Yield the functions that a function's global and closed-over names stand for."""
-    values = [function.__globals__.get(name) for name in function.__code__.co_names]
+    """Yield the functions that a function's global and closed-over names stand for, and `name` of `module.name`."""
+    names = function.__code__.co_names
+    values = [function.__globals__.get(name) for name in names]
+    modules = [value for value in values if isinstance(value, types.ModuleType) and is_foreign_module(value.__name__)]
+    values += [getattr(module, name, None) for module in modules for name in names]
     for cell in function.__closure__ or ():
         try:
             values.append(cell.cell_contents)

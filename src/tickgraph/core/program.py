@@ -167,6 +167,7 @@ class Program:
         autocast: lower precision to run matrix products in; None runs without autocast, whatever the caller has set.
         steady: the function sets no name on the host; its arguments are tensors and tuples of them, none given twice
             nor reached by a name as well, and so is its result. Without `grad`, its calls may then skip the guards.
+        may_be_empty: the function may touch no tensor, and then runs as it is.
         owners: asked once compiling has failed, with files and lines that the error names, outermost first; says whose
             code it is, such as "term rewards/alive", or nothing.
     """
@@ -180,6 +181,7 @@ class Program:
         grad: bool = False,
         autocast: torch.dtype | None = None,
         steady: bool = False,
+        may_be_empty: bool = False,
         owners: Callable[[list[tuple[str, int]]], str] | None = None,
     ) -> None:
         if resolution.inner not in ("eager", "compile"):
@@ -190,6 +192,7 @@ class Program:
         self._grad = grad
         self._autocast = autocast
         self._steady = steady and not grad
+        self._may_be_empty = may_be_empty
         self._requested = resolution.requested
         self._enabled = resolution.inner
         self._reason = resolution.disable_reason
@@ -305,7 +308,7 @@ class Program:
             self._built = True
         elif self._built:
             self._replays += 1
-        else:
+        elif not self._may_be_empty:
             self._refuse("torch.compile ran the function as it is (does it touch a tensor? is a stance set?)", None)
             self._fallbacks += 1
         self._renew(known, self._shortcut(found, given, result))

@@ -57,8 +57,15 @@ class RewardManager(Manager):
             value = term()
             check_value(term.path, value, self._env, "float")
             columns.append(value.to(torch.float32))
-        self.values.copy_(torch.stack(columns, dim=1) * (self.weights * self._scale))
+        # A weight of 0 leaves a term out, whatever it returns: 0 times infinity would end the world.
+        weighted = torch.stack(columns, dim=1) * (self.weights * self._scale)
+        self.values.copy_(torch.where(self.weights == 0.0, 0.0, weighted))
         out.copy_(self.values.sum(dim=1))
+
+    def not_finite(self) -> list[str]:
+        """Return the terms that were not finite in some world of the newest tick; reads the device."""
+        finite = torch.isfinite(self.values).all(dim=0).tolist()
+        return [name for name, whole in zip(self.terms, finite, strict=True) if not whole]
 
     def describe(self) -> list[dict[str, Any]]:
         return [{**row, "weight": float(self.cfgs[row["name"]].weight)} for row in super().describe()]
@@ -206,15 +213,26 @@ class RecorderManager(Manager):
         self.buffers: dict[str, Tensor] = {}
 
     def rehearse(self) -> None:
+        for name, value in self.signals().items():
+            self.buffers[name] = self._env.arena.new(
+                f"recorders/{name}", tuple(value.shape), value.dtype, "recorded signal of the tick that just ended"
+            )
+
+    def signals(self) -> dict[str, Tensor]:
+        """Return what each term gives, (N, ...).
+
+        Raises:
+            TickgraphError: one gives something else.
+        """
+        found = {}
         for name, term in self.terms.items():
             with calling(term.path):
                 value = term()
             if not plain(value) or value.dim() == 0 or value.shape[0] != self._env.num_envs:
                 got = described(value)
                 raise TickgraphError(f"term {term.path} returned {got}, expected a tensor ({self._env.num_envs}, ...)")
-            self.buffers[name] = self._env.arena.new(
-                f"recorders/{name}", tuple(value.shape), value.dtype, "recorded signal of the tick that just ended"
-            )
+            found[name] = value
+        return found
 
     def record(self) -> None:
         for name, term in self.terms.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 from tickgraph.core import rotation
 from tickgraph.core.errors import TickgraphError, nearby
 from tickgraph.core.masked import assign_rows
-from tickgraph.env.config import SceneEntityCfg
+from tickgraph.env.config import SceneEntityCfg, SubstepTermCfg
 from tickgraph.env.sensors import Sensor
 
 if TYPE_CHECKING:
@@ -318,7 +318,7 @@ class SceneView:
         for name in scene.sensor_names:
             info = scene.sensor(name)
             self.sensors[name] = Sensor(env, name, info.adr, info.dim, declared.get(name))
-        self._timed = [sensor for sensor in self.sensors.values() if sensor.times is not None]
+        self._memories = [(sensor, sensor.memory) for sensor in self.sensors.values() if sensor.memory is not None]
         self._selectors = 0
 
     def __getitem__(self, name: str) -> Any:
@@ -329,10 +329,20 @@ class SceneView:
             raise TickgraphError(f"the scene has no entity or sensor {name!r}; {hint}")
         return item
 
+    def substep_terms(self) -> dict[str, SubstepTermCfg]:
+        """Return the term by which contact sensors look at every substep, where one does."""
+        looks = any(memory.forces is not None for _, memory in self._memories)
+        return {"_sensors": SubstepTermCfg(_look)} if looks else {}
+
+    def look(self, substep: int) -> None:
+        """Let such sensors look at the substep that is over."""
+        for sensor, memory in self._memories:
+            memory.look(sensor.force, substep)
+
     def update(self) -> None:
-        """Let the times of contact sensors go on by the tick whose state is new."""
-        for sensor in self._timed:
-            sensor.times.update(sensor.force, self._env.step_dt)
+        """Let what contact sensors remember go on by the tick whose state is new."""
+        for sensor, memory in self._memories:
+            memory.update(sensor.force)
 
     def reset(self, mask: Tensor) -> None:
         """Stage the initial state, of every entity and of every kind of joint, for the worlds of a mask."""
@@ -340,8 +350,8 @@ class SceneView:
         assign_rows(sim.staging_qpos, mask, sim.default_qpos)
         assign_rows(sim.staging_qvel, mask, sim.default_qvel)
         self._env.mark_written(mask)
-        for sensor in self._timed:
-            sensor.times.reset(mask)
+        for _, memory in self._memories:
+            memory.reset(mask)
 
     def resolve(self, cfg: SceneEntityCfg) -> SceneEntity:
         """Turn a selector's patterns into index tensors; unknown names raise TickgraphError with nearby ones."""
@@ -365,3 +375,8 @@ class SceneView:
                 f"scene/selector{self._selectors}/{part}_ids", found, torch.int64, f"{part}s that {patterns} selects"
             )
         return SceneEntity(cfg.name, **ids)
+
+
+def _look(env: Env, substep: int) -> None:
+    """Behind the last substep comes `SceneView.update`, whose place the first look takes until then."""
+    env.scene.look(substep - 1)

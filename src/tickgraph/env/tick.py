@@ -33,8 +33,9 @@ class Tick:
             act(env)
             apply(env)
 
-        def program(name: str, fn: Callable[[], None]) -> Program:
-            return Program(f"tick/{name}", fn, resolution, owners=functools.partial(terms_at, env))
+        def program(name: str, fn: Callable[[], None], may_be_empty: bool = False) -> Program:
+            owners = functools.partial(terms_at, env)
+            return Program(f"tick/{name}", fn, resolution, may_be_empty=may_be_empty, owners=owners)
 
         in_graph = resolution.enabled == "graph" and env.ring is not None
 
@@ -54,7 +55,7 @@ class Tick:
         self._beside = torch.cuda.Stream(env.device) if in_graph else None
         self.observe = program("observe", lambda: observe(env))
         self.substeps = [
-            program(f"substep{i}", lambda i=i: env.substep_manager.apply(i))
+            program(f"substep{i}", lambda i=i: env.substep_manager.apply(i), may_be_empty=True)
             for i in range(env.cfg.decimation if env.substep_manager.terms else 0)
         ]
         self.graph = Graph("tick", self.play, resolution, scopes=(env.sim.capture_scope,), watch=env.pointers)

@@ -13,7 +13,7 @@ from tickgraph.core.masked import fill_rows
 from tickgraph.env.scene import SceneEntity
 from tickgraph.mdp.commanded import planar_speed, where_moving
 from tickgraph.mdp.gait import cycle_fraction, gait_foot_height
-from tickgraph.mdp.observations import contacts, first_contacts, sensor_times
+from tickgraph.mdp.observations import contacts, first_contacts, sensor_times, touched
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -105,12 +105,13 @@ def feet_slide(env: Env, sensor_names: Names, asset_cfg: SceneEntity, force_thre
     Args:
         sensor_names: F contact sensors.
         asset_cfg: F bodies in the same order (``preserve_order=True``).
-        force_threshold: N, above which a foot touches.
+        force_threshold: N, above which a foot touches, in any substep of sensors with ``every_substep``.
     """
     speed = torch.linalg.vector_norm(
         env.scene[asset_cfg.name].data.body_link_lin_vel_w[:, asset_cfg.body_ids, :2], dim=-1
     )
-    return torch.sum(torch.where(contacts(env, sensor_names, force_threshold), speed, 0.0), dim=1)
+    touching = touched(env, sensor_names, force_threshold).any(dim=2)
+    return torch.sum(torch.where(touching, speed, 0.0), dim=1)
 
 
 def feet_air_time(

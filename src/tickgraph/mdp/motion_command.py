@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from os.path import expanduser  # unlike Path's, leaves what has no home as it is
@@ -74,7 +75,7 @@ class MotionCommand(CommandTerm):
         # The rate of the control steps, free of the last digit of decimation * timestep.
         clips = load_clips(cfg.clips, fps=round(1.0 / env.step_dt, 6))
         self.library = MotionLibrary(clips, arena, path, index.joint_names, self.body_names)
-        self.sampler = StartSampler(self.library, cfg.sampler, arena, f"{path}/sampler")
+        self.sampler = StartSampler(self.library, cfg.sampler, arena, f"{path}/sampler", _clip_weights(cfg, path))
         self._pose = SixRanges(env, path, "pose_range", cfg.pose_range)
         self._velocity = SixRanges(env, path, "velocity_range", cfg.velocity_range)
         self.clip = arena.new(f"{path}/clip", (n,), torch.int64, "clip of each world")
@@ -284,6 +285,8 @@ class MotionCommandCfg(CommandTermCfg):
         clips: names of shipped clips, motion files, or folders of them.
         anchor_body_name: the body by which the reference is re-anchored, one of ``body_names``.
         body_names: the bodies to track.
+        weights: one for each of ``clips``, more than 0: a clip of weight 2 is drawn as if it were named twice, and so
+            is each of a folder's. Empty: all alike. An evaluation plays every clip as often.
         sampler: where episodes start.
         pose_range: noise of a start's root pose: {axis: (low, high)} of x y z, m, and roll pitch yaw, rad, all in the
             world.
@@ -298,6 +301,7 @@ class MotionCommandCfg(CommandTermCfg):
     clips: tuple[str, ...] = ()
     anchor_body_name: str = ""
     body_names: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
     sampler: SamplerCfg = field(default_factory=SamplerCfg)
     pose_range: dict[str, Range] = field(default_factory=dict)
     velocity_range: dict[str, Range] = field(default_factory=dict)
@@ -311,6 +315,19 @@ class MotionCommandCfg(CommandTermCfg):
             raise TickgraphError("MotionCommandCfg.clips is empty, expected names of clips, motion files or folders")
         # A run's configuration is read again from other folders, so that files are kept by their full path.
         self.clips = tuple(name if name in shipped() else _full_path(name) for name in self.clips)
+
+
+def _clip_weights(cfg: MotionCommandCfg, path: str) -> list[float]:
+    """Return the weight of every clip, a folder's for each of its files; empty where all are alike."""
+    if not cfg.weights:
+        return []
+    if len(cfg.weights) != len(cfg.clips) or not all(0.0 < weight < math.inf for weight in cfg.weights):
+        given = ", ".join(f"{weight:g}" for weight in cfg.weights)
+        raise TickgraphError(
+            f"{path}: weights is {given}, expected {len(cfg.clips)}, one for each of clips, more than 0; "
+            "leave out a clip that shall not be drawn"
+        )
+    return [weight for name, weight in zip(cfg.clips, cfg.weights, strict=True) for _ in find(name)]
 
 
 def _full_path(reference: str) -> str:

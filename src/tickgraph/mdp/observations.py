@@ -183,6 +183,12 @@ def contacts(env: Env, sensor_names: Names, force_threshold: NotNegative = 0.0) 
     return torch.linalg.vector_norm(force, dim=-1) > force_threshold
 
 
+def touched(env: Env, sensor_names: Names, force_threshold: float) -> Tensor:
+    """Return (N, K, H) bool: the same of each substep of the control step, with the sensors' ``every_substep``."""
+    forces = torch.stack([env.scene[name].forces for name in sensor_names], dim=1)
+    return torch.linalg.vector_norm(forces, dim=-1) > force_threshold
+
+
 def foot_air_time(env: Env, sensor_names: Names) -> Tensor:
     """(N, K) s, time in the air so far of contact sensors with ``track_air_time``; 0 in contact (mjlab)."""
     return sensor_times(env, sensor_names, "current_air_time")

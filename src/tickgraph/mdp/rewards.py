@@ -15,7 +15,7 @@ from tickgraph.env.config import SceneEntityCfg
 from tickgraph.env.scene import SceneEntity
 from tickgraph.mdp.action_change import ActionChange
 from tickgraph.mdp.matching import find_actuators
-from tickgraph.mdp.observations import ROBOT, contacts, up_vector
+from tickgraph.mdp.observations import ROBOT, touched, up_vector
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -186,22 +186,30 @@ class electrical_power_cost:
 
 
 def undesired_contacts(env: Env, sensor_names: Names, force_threshold: NotNegative = 1.0) -> Tensor:
-    """Number of these contact sensors whose net force exceeds ``force_threshold``, N."""
-    return torch.sum(contacts(env, sensor_names, force_threshold), dim=1, dtype=torch.float32)
+    """Number of these contact sensors whose net force exceeds ``force_threshold``, N.
+
+    Of sensors that look at every substep in any of the control step's.
+    """
+    return torch.sum(touched(env, sensor_names, force_threshold).any(dim=2), dim=1, dtype=torch.float32)
 
 
 def contact_forces(env: Env, threshold: NotNegative, sensor_names: Names) -> Tensor:
-    """By how much the net forces of these contact sensors exceed ``threshold``, N, summed (Isaac Lab)."""
-    force = torch.stack([env.scene[name].force for name in sensor_names], dim=1)
-    return torch.sum((torch.linalg.vector_norm(force, dim=-1) - threshold).clamp_min(0.0), dim=1)
+    """By how much the net forces of these contact sensors exceed ``threshold``, N, summed (Isaac Lab).
+
+    Of sensors that look at every substep the largest of the control step counts.
+    """
+    forces = torch.stack([env.scene[name].forces for name in sensor_names], dim=1)
+    return torch.sum((torch.linalg.vector_norm(forces, dim=-1).amax(dim=2) - threshold).clamp_min(0.0), dim=1)
 
 
 def self_collision_cost(env: Env, sensor_name: str, force_threshold: NotNegative = 10.0) -> Tensor:
-    """1 where the net force of the robot on itself exceeds ``force_threshold``, N, in the last substep.
+    """Number of substeps in which the net force of the robot on itself exceeds ``force_threshold``, N (mjlab).
 
-    mjlab counts the substeps of a control step in which it does: a weight from there stands for one substep.
+    Without ``every_substep`` of the sensor the last substep alone counts, 0 or 1: a weight from mjlab then stands for
+    one substep.
 
     Args:
-        sensor_name: ``SensorCfg(name, "contact", ROOT, objtype="subtree", ref=ROOT, reftype="subtree")``.
+        sensor_name: ``SensorCfg(name, "contact", ROOT, objtype="subtree", ref=ROOT, reftype="subtree",
+            every_substep=True)``.
     """
-    return contacts(env, (sensor_name,), force_threshold)[:, 0].to(torch.float32)
+    return torch.sum(touched(env, (sensor_name,), force_threshold)[:, 0], dim=1, dtype=torch.float32)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tickgraph.core.bounds import Finite, Limits, Names, NotNegative, Positive
 from tickgraph.env.scene import SceneEntity
-from tickgraph.mdp.observations import ROBOT, contacts, up_vector
+from tickgraph.mdp.observations import ROBOT, touched, up_vector
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -53,5 +53,8 @@ def joint_vel_out_of_manual_limit(env: Env, max_velocity: Positive, asset_cfg: S
 
 
 def illegal_contact(env: Env, sensor_names: Names, force_threshold: NotNegative = 1.0) -> Tensor:
-    """The net force of one of these contact sensors exceeds ``force_threshold``, N."""
-    return contacts(env, sensor_names, force_threshold).any(dim=1)
+    """The net force of one of these contact sensors exceeds ``force_threshold``, N.
+
+    Of sensors that look at every substep in any of the control step's.
+    """
+    return touched(env, sensor_names, force_threshold).flatten(1).any(dim=1)

@@ -18,6 +18,7 @@ from tickgraph.motion.skeleton import Skeleton, g1_skeleton
 
 _READERS = {".csv": read_csv, ".txt": read_csv, ".npz": read_npz}
 _PICKLES = (".pkl", ".pickle", ".pt", ".joblib")
+_PACKED = (".gz", ".zip", ".xz", ".bz2", ".zst")
 
 
 def shipped() -> dict[str, Path]:
@@ -42,6 +43,7 @@ def read_motion(
     reader = _READERS.get(ending)
     if reader is None:
         hint = "; pickles can run code and are never loaded" if ending in _PICKLES else ""
+        hint = "; unpack it first" if ending in _PACKED else hint
         hint = "; numpy.savez(FILE, fps=..., qpos=...) says what an array is" if ending == ".npy" else hint
         raise TickgraphError(f"{path} is neither a .csv nor an .npz file{hint}")
     if path.exists() and not path.is_file():
@@ -65,16 +67,23 @@ def find(reference: str) -> list[Path]:
         raise TickgraphError(f"{reference!r} names no clip; give a clip's name, a motion file or a folder of them")
     path = Path(expanduser(reference))
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", ".csv") and file.is_file())
-        if not files:
-            raise TickgraphError(f"the folder {path} holds no .npz and no .csv file")
-        return files
+        if files := _motions_in(path):
+            return files
+        inner = next((folder for folder in sorted(path.iterdir()) if folder.is_dir() and _motions_in(folder)), None)
+        hint = f", but {inner} does; a folder's own files are its clips, so name each folder" if inner else ""
+        raise TickgraphError(f"the folder {path} holds no .npz and no .csv file{hint}")
     if not path.exists():
         if path.is_absolute() or path.suffix.lower() in _READERS:
             raise TickgraphError(f"there is no motion file {path.absolute()}; put it there, or name another")
         hint = nearby(reference, own) or f"the clips that come with tickgraph are {', '.join(own)}"
         raise TickgraphError(f"there is no clip and no file {reference!r}; {hint}")
     return [path]
+
+
+def _motions_in(folder: Path) -> list[Path]:
+    """Return a folder's motion files. Hidden ones are none: macOS puts a ``._NAME`` beside each file that it copies."""
+    files = (file for file in folder.iterdir() if file.suffix.lower() in (".npz", ".csv"))
+    return sorted(file for file in files if not file.name.startswith(".") and file.is_file())
 
 
 def load_clips(references: str | Sequence[str], fps: float, skeleton: Skeleton | None = None) -> list[Clip]:

@@ -27,7 +27,9 @@ from tickgraph.motion.skeleton import Skeleton
 ASSUMED_FPS = 30.0  # of the retargeted LAFAN1 sets
 SLOWEST_STEP_S = 1.0  # between two frames; no motion is told so slowly
 _TOLD_EVERY = 1000  # lines
-_TIMES = ("time", "t", "timestamp", "time_s")
+# Times are even where no step is off by more than this share, or no time by more than that: files round their times.
+_UNEVEN_STEP, _UNEVEN_TIME = 0.05, 0.25
+_TIMES = ("time", "t", "timestamp", "timestamps", "time_s", "time (s)", "time [s]")
 _COUNTERS = ("", "unnamed: 0", "frame", "frame_id", "frame_index", "index")
 _LETTER = re.compile(r"(?:^|.*[_. /\-]|.*(?:pos|quat|rot|translate|rotate|p|q|r|t))([wxyz])$")
 
@@ -48,8 +50,8 @@ def read_csv(
     """Read a text file of one frame a line.
 
     Without names: x y z, quaternion, joints in the robot's order. With names in the first line: any order of columns,
-    joints by their names; a column ``time`` gives the rate. Fields are parted by commas, semicolons or blanks; lines
-    that begin with # are names or remarks.
+    joints by their names; a column ``time`` gives the rate. Fields are parted by commas, semicolons or blanks, with
+    quotes or without; lines that begin with # are names or remarks, a first line 0, 1, 2, ... counts the columns.
 
     Args:
         path: the file.
@@ -115,21 +117,22 @@ def _read(path: Path, size: int, tell: Tell | None) -> tuple[list[str] | None, F
                 ) from None
             if not text:
                 continue
+            if "\r" in text:
+                raise TickgraphError(f"{path}, line {line}: lines end in a carriage return alone; expected a line feed")
             fields = _fields(text.lstrip("# "))
             if text.startswith("#"):
                 remark = fields
                 continue
             if not width:
                 width = len(fields)
+                if fields == [str(column) for column in range(width)]:  # pandas writes it where columns have no names
+                    continue
                 if not any(map(_is_number, fields)):
-                    if _is_number(fields[0].replace(",", ".")):
-                        raise TickgraphError(
-                            f"{path}, line {line}: {fields[0]!r} has a decimal comma; write numbers with points"
-                        )
-                    header = _header(fields)
+                    _check_comma(fields[0], path, line)
+                    header = fields
                     continue
                 if len(remark) == width:
-                    header = _header(remark)
+                    header = remark
             if len(fields) != width:
                 raise TickgraphError(f"{path}, line {line}: {len(fields)} columns, expected {width} as before")
             numbers.extend(_numbers(fields, path, line))
@@ -148,13 +151,8 @@ def _read(path: Path, size: int, tell: Tell | None) -> tuple[list[str] | None, F
 
 
 def _fields(text: str) -> list[str]:
-    for mark in (";", ","):
-        if mark in text:
-            return text.removesuffix(mark).split(mark)
-    return text.split()
-
-
-def _header(fields: list[str]) -> list[str]:
+    mark = next((mark for mark in (";", ",") if mark in text), None)
+    fields = text.removesuffix(mark).split(mark) if mark else text.split()
     return [field.strip().strip("\"'") for field in fields]
 
 
@@ -171,22 +169,30 @@ def _numbers(fields: list[str], path: Path, line: int) -> list[float]:
         numbers = [float(text) for text in fields]
     except ValueError:
         column = next(i for i, text in enumerate(fields) if not _is_number(text))
+        _check_comma(fields[column], path, line)
         raise TickgraphError(
-            f"{path}, line {line}, column {column + 1}: {fields[column].strip()[:40]!r} is not a number"
+            f"{path}, line {line}, column {column + 1}: {fields[column][:40]!r} is not a number"
         ) from None
     if not math.isfinite(sum(numbers)):
         column = next((i for i, number in enumerate(numbers) if not math.isfinite(number)), 0)
-        raise TickgraphError(f"{path}, line {line}, column {column + 1}: {fields[column].strip()} is not finite")
+        raise TickgraphError(f"{path}, line {line}, column {column + 1}: {fields[column]} is not finite")
     return numbers
+
+
+def _check_comma(text: str, path: Path, line: int) -> None:
+    """Raise TickgraphError for a number with a decimal comma."""
+    if "," in text and _is_number(text.replace(",", ".")):
+        raise TickgraphError(f"{path}, line {line}: {text!r} has a decimal comma; write numbers with points")
 
 
 def _rate(times: Floats, path: Path) -> float | None:
     """Return frames per second of a column of seconds; None for a single frame."""
     if len(times) < 2:
         return None
-    steps = np.diff(times)
-    step = float(np.mean(steps))
-    if not step > 0.0 or float(np.abs(steps - step).max()) > 0.05 * step:
+    step = float(times[-1] - times[0]) / (len(times) - 1)
+    steps_off = np.abs(np.diff(times) - step).max()
+    times_off = np.abs(times - np.linspace(times[0], times[-1], len(times))).max()
+    if not step > 0.0 or (steps_off > _UNEVEN_STEP * step and times_off > _UNEVEN_TIME * step):
         raise TickgraphError(
             f"{path}: the column of times is not in even steps; give --fps to `tickgraph motion convert`, or resample "
             "the file"

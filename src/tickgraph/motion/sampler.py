@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,6 +62,7 @@ class StartSampler:
         cfg: see `SamplerCfg`.
         arena: takes counts and weights (state) and the bins (constants).
         path: folder of their names.
+        clip_weights: of each clip, more than 0: one of weight 2 is drawn as if it were there twice. Empty: all alike.
 
     Attributes:
         weights: (K,) int64 that bins are chosen by, none of which is 0 unless the mode is ``start`` or ``each``.
@@ -72,7 +74,14 @@ class StartSampler:
         TickgraphError: a value of `cfg` cannot be, or a clip has no frame to start from.
     """
 
-    def __init__(self, library: MotionLibrary, cfg: SamplerCfg, arena: Arena, path: str) -> None:
+    def __init__(
+        self,
+        library: MotionLibrary,
+        cfg: SamplerCfg,
+        arena: Arena,
+        path: str,
+        clip_weights: Sequence[float] = (),
+    ) -> None:
         _check(cfg)
         self.cfg, self.library = cfg, library
         size = max(1, round(cfg.bin_s * library.fps))
@@ -87,6 +96,8 @@ class StartSampler:
         self._count = arena.constant(f"{path}/count", count, ints, "bins of each clip")
         self._size, self._clips = size, len(count)
         base = (start == 0).to(ints) if cfg.mode in ("start", "each") else frames
+        if clip_weights:
+            base = _weighted(base, torch.tensor(clip_weights, dtype=torch.float64)[clip])
         self.weights = arena.new(f"{path}/weights", (len(clip),), ints, "weight by which each bin is chosen")
         if cfg.mode != "adaptive":
             self.weights.copy_(base)
@@ -206,6 +217,13 @@ def _divide(a: Tensor, b: Tensor | int) -> Tensor:
 def _share(base: Tensor, total: int) -> Tensor:
     """Return (K,) int64 in proportion to `base`, with a sum of at most `total`."""
     return torch.tensor([value * total // int(base.sum()) for value in base.tolist()], dtype=torch.int64)
+
+
+def _weighted(base: Tensor, weights: Tensor) -> Tensor:
+    """Return (K,) int64 in proportion to `base` times weights (K,) float64, with a sum of about _TOTAL; 0 stays 0."""
+    share = base * (weights / weights.max())
+    share = torch.round(share * (_TOTAL / share.sum())).to(torch.int64)
+    return torch.where(base > 0, share.clamp(min=1), 0)
 
 
 def _kernel(cfg: SamplerCfg) -> Tensor:

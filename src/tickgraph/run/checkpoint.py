@@ -108,11 +108,18 @@ def load_newest(run: RunFolder, task: str) -> tuple[Checkpoint | None, list[str]
         TickgraphError: there are files but none can be used; the text gives the newest one's reason.
     """
     problems: list[str] = []
-    for path in reversed(files(run)):
+    left = files(run)
+    while left:
+        path = left.pop()
         try:
             return load(path, task), problems
         except TickgraphError as error:
-            problems.append(str(error))
+            if not path.exists() and (
+                newer := [file for file in files(run) if iteration_of(file) > iteration_of(path)]
+            ):
+                left, problems = newer, []  # a training that goes on has deleted it, and saved others
+            else:
+                problems.append(str(error))
     if problems:
         newest = problems[0].removesuffix(_DELETE)
         raise TickgraphError(f"no checkpoint of {run.path} can be used: {newest}; put a copy there, or start a new run")
@@ -138,7 +145,7 @@ def load(path: Path, task: str) -> Checkpoint:
 
     try:
         tensors = load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # the last one where it is gone meanwhile
         raise TickgraphError(f"{path} is damaged: {error}{_DELETE}") from error
     state = _unflatten(tensors, about["values"])
     return Checkpoint(path, int(about["iteration"]), about["task"], state, about["extra"])

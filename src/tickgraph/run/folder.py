@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import time
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ def create(root: Path, task: str, name: str | None = None) -> RunFolder:
     except OSError as error:
         raise write_error(parent, error) from error
     taken = parent / str(name)
-    raise TickgraphError(f"run folder {taken} exists; give another --run-name, or go on with it: --resume '{taken}'")
+    go_on = f"--resume {shlex.quote(str(taken))}"
+    raise TickgraphError(f"run folder {taken} exists; give another --run-name, or go on with it: {go_on}")
 
 
 def find(reference: str, root: Path = Path("runs")) -> RunFolder:

@@ -10,9 +10,10 @@ from tickgraph.core.judge import OUTSIDE_CHECKPOINTS, Blocker
 from tickgraph.core.program import CAPTURE_FAILED
 from tickgraph.core.quiet import unheard
 from tickgraph.env.env import Env
+from tickgraph.run.code_change import FILE, Code, changed_code, code_sums
 from tickgraph.run.config import Task
 from tickgraph.run.motion_change import Motions, changed_motions, motion_sums
-from tickgraph.run.panel import warn
+from tickgraph.run.panel import tell, warn
 from tickgraph.sim.platform import resolve_platform
 
 SHOWN = 10  # blockers that are worth a line each
@@ -50,9 +51,10 @@ def _look(env: Env) -> list[Blocker] | None:
     return None
 
 
-def held(env: Env) -> dict[str, Any]:
+def held(env: Env, task: Task) -> dict[str, Any]:
     """Return what authors' terms and motion files hold at the start, for a checkpoint; asked before the first tick."""
-    return {"device": env.device.type, "terms": _numbers(env), "motions": motion_sums(env.cfg)}
+    numbers, motions = _numbers(env), motion_sums(env.cfg)
+    return {"device": env.device.type, "terms": numbers, "motions": motions, "code": code_sums(task)}
 
 
 def _numbers(env: Env) -> dict[str, Any]:
@@ -95,7 +97,9 @@ def same_held(before: dict[str, Any] | None, now: dict[str, Any], outcome: str) 
     """
     if before is None:
         return True
-    same = _same_motions(before, now["motions"], outcome)
+    same = _same_motions(before, now["motions"], outcome) & _same_code(before, now["code"], outcome)
+    if FILE in changed_code(before.get("code", {}), now["code"]) and same:
+        tell("the task's file has been edited since the run began, which goes on with its own config.yaml's values")
     if before["device"] != now["device"]:
         return same
     found = differing(before["terms"], now["terms"])
@@ -116,11 +120,20 @@ def _same_motions(before: dict[str, Any], now: Motions, outcome: str) -> bool:
     return not lines
 
 
+def _same_code(before: dict[str, Any], now: Code, outcome: str) -> bool:
+    changed = [path for path in changed_code(before.get("code", {}), now) if path != FILE]  # of before: none
+    if changed:
+        which = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        warn(f"the code of {which} has been edited since the run began: {outcome} is another task")
+    return not changed
+
+
 def check_held(task: Task, before: dict[str, Any] | None) -> None:
     """Warn where what terms or motion files of a judged task hold is not what they held when its run began."""
     if before is None:
         return
     _same_motions(before, motion_sums(task.env), "what is judged")
+    _same_code(before, code_sums(task), "what is judged")
     if not before["terms"]:
         return
     platform = resolve_platform(task.train.device, task.train.backend)
@@ -128,12 +141,12 @@ def check_held(task: Task, before: dict[str, Any] | None) -> None:
     for num_envs in (min(4, task.num_envs), task.num_envs):
         try:
             with Env(task.env, num_envs, platform.worlds, platform.backend, "eager", task.train.seed) as env:
-                now = held(env)
+                now = held(env, task)
         except TickgraphError:  # whoever plays it says so
             return
         if before["device"] != now["device"] or not differing(before["terms"], now["terms"]):
             return
-    same_held({**before, "motions": {}}, now, "what is judged")
+    same_held({**before, "motions": {}, "code": {}}, now, "what is judged")
 
 
 def exact_resume(env: Env, blockers: list[Blocker] | None, replay_is_saved: bool) -> bool | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -152,12 +153,20 @@ def _nothing_left(task: Task, run: RunFolder, say: Callable[[str], object]) -> b
     budget, spent = task.train.time_budget_s, float(summary.get("wall_s") or 0.0)
     if summary["iteration"] >= task.train.iterations:
         say(f"{run.path}: nothing is left, all {task.train.iterations} iterations are done; --iterations N goes on")
+        if summary.get("files") is None:
+            say(f"it was killed before its pictures were drawn: {drawn_by(run)}")
         return True
     if budget is not None and spent >= budget:
         used = f"the time budget of {budget:g} s ({spent:.0f} s used)"
         say(f"{run.path}: nothing is left of {used}, which counts the whole run; --time-budget S goes on")
         return True
     return False
+
+
+def drawn_by(run: RunFolder) -> str:
+    """Return which commands draw what a run's end leaves out."""
+    where = shlex.quote(str(run.path))
+    return f"`tickgraph plot {where}` draws the curve, `tickgraph play {where} --video FILE` makes the film"
 
 
 def resumed_lines(task: Task, run: RunFolder, saved: checkpoint.Checkpoint) -> list[str]:

@@ -103,7 +103,7 @@ class Rows:
         self._log.write(row)
         self._ending.overflow = {name: count for name, count in overflow.items() if count}
         for check in checks:
-            self._warn_once(iteration, str(check["name"]), f"{counted(check['count'], 'world')} so far: {check['why']}")
+            self._warn_of(check, iteration)
         for name, text in skipped(row):
             self._warn_once(iteration, name, text)
         if new := [name for name in self._ending.overflow if name not in self._told]:
@@ -113,6 +113,12 @@ class Rows:
                 text = f"the simulation exceeded {name} {counted(overflow[name], 'time')}"
                 self._warn_once(iteration, name, advice.get(name, text))
         self._panel.update(row, self._progress(iteration, self._wall_at_row))
+
+    def _warn_of(self, check: dict[str, Any], iteration: int) -> None:
+        name, text = str(check["name"]), f"{counted(check['count'], 'world')} so far: {check['why']}"
+        if name == "non_finite/reward" and name not in self._told and (terms := self._env.reward_manager.not_finite()):
+            text += f"; not finite in the newest step: {', '.join(terms)}"
+        self._warn_once(iteration, name, text)
 
     def _warn_once(self, iteration: int, name: str, text: str) -> None:
         if name not in self._told:

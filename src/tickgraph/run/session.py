@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +25,7 @@ from tickgraph.run.motion_notes import motion_notes, note_lines
 from tickgraph.run.output import say_at_once
 from tickgraph.run.panel import make_panel, number, one_line, tell, warn
 from tickgraph.run.plot import plot_learning_curve
-from tickgraph.run.resume import check_stop, lost_lines, resumed_lines
+from tickgraph.run.resume import check_stop, drawn_by, lost_lines, resumed_lines
 from tickgraph.run.schedule import Ending
 from tickgraph.run.settings import write_config
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts
@@ -126,6 +126,11 @@ def _train(
         )
     elif trainer.schedule.warmup_is_forced and not resume:
         say(f"updates begin after {trainer.schedule.warmup} iterations: {trainer.schedule.warmup_reason}")
+    if not resume and not any(trainer.env.termination_manager.is_time_out.values()):
+        say(
+            "note: no termination is a time limit, so an episode lasts until something else ends it; "
+            "TerminationTermCfg(mdp.time_out) ends it after env.episode_length_s"
+        )
     notes = motion_notes(task, trainer.env.step_dt)
     said = manifest.read_manifest(run).get("motion_notes") if resume and run.manifest.exists() else None
     for line in note_lines({name: those for name, those in notes.items() if those != (said or {}).get(name)}):
@@ -164,7 +169,7 @@ def _train(
     if not ending.finished:
         manifest.write_summary(run, **ending.facts())
         stopped = interrupts.requested is not None
-        say(f"{ending.reason}; go on with: tickgraph train --resume {_quoted(run.path)}")
+        say(f"{ending.reason}; go on with: tickgraph train --resume {shlex.quote(str(run.path))}")
         return EXIT_INTERRUPTED if stopped else 0
     policy = trainer.policy()
     trainer.close()
@@ -185,7 +190,7 @@ def _close(
     if interrupts.requested:  # it came with the last iteration; the closing can be had by resuming
         ending.reason = f"{interrupts.requested} after the last iteration, before the evaluation"
         manifest.write_summary(run, **ending.facts())
-        say(f"{ending.reason}; go on with: tickgraph train --resume {_quoted(run.path)}")
+        say(f"{ending.reason}; go on with: tickgraph train --resume {shlex.quote(str(run.path))}")
         return EXIT_INTERRUPTED
     say(f"trained {counted(ending.iteration, 'iteration')}; evaluating {counted(task.evaluation.episodes, 'episode')}")
     judged: dict[str, Any] = {"trained": evaluate(task, policy)}
@@ -218,12 +223,6 @@ def _close(
         say(f"{cut}: the run is complete but for what was not drawn yet; {drawn_by(run)}")
     say(f"run folder: {run.path}" + (f" ({', '.join(files.values())})" if files else ""))
     return EXIT_INTERRUPTED if cut is not None else 0
-
-
-def drawn_by(run: RunFolder) -> str:
-    """Return which commands draw what a run's end leaves out."""
-    where = _quoted(run.path)
-    return f"`tickgraph plot {where}` draws the curve, `tickgraph play {where} --video FILE` makes the film"
 
 
 def figures_table(judged: dict[str, dict[str, Any]]) -> list[str]:
@@ -310,7 +309,3 @@ def _how(trainer: Trainer) -> str:
         f"execution {', '.join(modes)}{overlap}, "
         f"threads: physics {threads['physics']}, tick {threads['tick']}, update {threads['update']}"
     )
-
-
-def _quoted(path: Path) -> str:
-    return json.dumps(str(path), ensure_ascii=False) if " " in str(path) else str(path)

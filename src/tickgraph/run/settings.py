@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -114,9 +114,15 @@ def parse_value(kind: Any, words: Sequence[str], what: str) -> Any:
 def recheck(task: Task) -> None:
     """Let every configuration judge its values again, after some were set one by one."""
     check_types(task)
-    if all(term is None for term in task.env.rewards.values()):
+    terms = [term for term in task.env.rewards.values() if term is not None]
+    if not terms:
         raise TickgraphError(
             "env.rewards has no term: a policy learns nothing from rewards of 0; add one to EnvCfg.rewards"
+        )
+    if not task.env.curriculum and all(term.weight == 0.0 for term in terms):
+        raise TickgraphError(
+            "env.rewards has no term whose weight is not 0, and there is no curriculum to raise one: a policy learns "
+            "nothing from rewards of 0"
         )
     for root in ROOTS:
         for _, node in configurations(getattr(task, root), root):
@@ -261,9 +267,7 @@ def _type_of(value: Any) -> Any:
 
 def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> str:
     if path.split(".")[0] not in ROOTS:
-        ends = [f"--{name}" for name in known if name.endswith(f".{path}")]
-        shorthand = ends or [f"--{name}" for name in known if name.rsplit(".", 1)[-1] == path.rsplit(".", 1)[-1]]
-        hint = f"did you mean {' or '.join(shorthand[:3])}?" if shorthand else nearby(path, known)
+        hint = _elsewhere(path, known) or nearby(path, known)
         return f"there is no option {option}; {hint or 'see `tickgraph train TASK --help`'}"
     place: Any = task
     walked: list[str] = []
@@ -273,7 +277,7 @@ def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> s
         )
         names = {_normal(name): child for name, child in children.items()}
         if part not in names:
-            hint = nearby(part, names) or f"it has {', '.join(names) or 'nothing'}"
+            hint = nearby(part, names) or _elsewhere(path, known) or f"it has {', '.join(names) or 'nothing'}"
             return f"{option}: {'.'.join(walked) or 'a task'} has no {part!r}; {hint}"
         place = names[part]
         walked.append(part)
@@ -283,6 +287,19 @@ def _unknown(option: str, path: str, known: dict[str, Setting], task: Task) -> s
     if len(inside) and ".".join(walked) == path:
         return f"{option} names a group; give one of its values, such as --{inside[0]}"
     return f"{option}: {'.'.join(walked)} cannot be set on the command line; change it in the task's file"
+
+
+def _elsewhere(path: str, known: Iterable[str]) -> str:
+    """Return "did you mean --a.b.path or ...?" of options that end like a path, or whose last word begins like its."""
+    last, tail = path.rsplit(".", 1)[-1], path.partition(".")[2] or path
+    ways = (
+        lambda name: name.endswith(f".{path}"),
+        lambda name: name.endswith(f".{tail}"),
+        lambda name: name.rsplit(".", 1)[-1] == last,
+        lambda name: name.rsplit(".", 1)[-1].startswith(f"{last}_"),
+    )
+    found = next((some for way in ways if (some := [f"--{name}" for name in known if way(name)])), [])
+    return f"did you mean {' or '.join(found[:3])}?" if found else ""
 
 
 def _plain(value: Any) -> Any:

@@ -81,7 +81,7 @@ class Trainer:
                 seed=train.seed,
                 threads=train.physics_threads,
             )
-            self._held = held(self.env)
+            self._held = held(self.env, task)
             self._same_held = built_alike(self.env, self._held)
             self.blockers = judge_run(self.env)
             self._build()

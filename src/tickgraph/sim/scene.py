@@ -92,6 +92,9 @@ class SensorCfg:
         ref_entity: the entity that owns ``ref``; by default that of ``obj``.
         track_air_time: contact: count seconds in the air and in contact (``env.scene[name].current_air_time``, ...).
         force_threshold: contact: N, above which it is in contact for these times.
+        every_substep: contact: look at the force behind each physics substep, not behind the last one alone:
+            ``env.scene[name].forces`` has them all, and times go on by physics steps. The physics then stops between
+            substeps, which costs time.
     """
 
     name: str
@@ -104,12 +107,14 @@ class SensorCfg:
     ref_entity: str | None = None
     track_air_time: bool = False
     force_threshold: NotNegative = 1.0
+    every_substep: bool = False
 
     def check_together(self, where: str) -> None:
-        if self.track_air_time and self.kind != "contact":
-            raise TickgraphError(
-                f"{where} has track_air_time and kind {self.kind!r}; only a sensor of kind 'contact' has such times"
-            )
+        for name, what in (("track_air_time", "such times"), ("every_substep", "such a force")):
+            if getattr(self, name) and self.kind != "contact":
+                raise TickgraphError(
+                    f"{where} has {name} and kind {self.kind!r}; only a sensor of kind 'contact' has {what}"
+                )
 
 
 @dataclass

@@ -47,7 +47,7 @@ def tracking_evaluation(command_name: str, without: tuple[str, ...] = ()) -> Eva
                 f"the evaluation judges the motion command {command_name!r}, but the task's commands are "
                 f"{', '.join(cfg.commands) or 'none'}; give it tracking_evaluation(NAME)"
             )
-        motion.sampler.mode = "each"
+        motion.sampler.mode, motion.weights = "each", ()  # clips may be others than the run's
         motion.truncate_on_clip_end = True
         frames = max(clip.frames for clip in load_clips(motion.clips, fps=round(1.0 / step_dt, 6)))
         cfg.episode_length_s = min(frames * step_dt, LONGEST_S)
