@@ -1,5 +1,6 @@
 """How long contact sensors have been in contact and in the air, step by step."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import mujoco
@@ -185,6 +186,28 @@ def test_a_sensor_that_looks_at_every_substep_has_what_mujoco_has_in_each():
     while not bool(env.truncated.all()):
         env.step(torch.zeros(2, 1))
     assert not ball_sensor.forces.any()  # nothing is known of the episode that ended
+
+
+def test_terms_read_sensors_of_both_kinds_beside_each_other():
+    cfg = ball(every_substep=True)
+    (looks,) = cfg.scene.sensors
+    cfg.scene.sensors = (looks, dataclasses.replace(looks, name="last", every_substep=False))
+    both = {"sensor_names": ("ball", "last")}
+    cfg.rewards = {
+        "touches": RewardTermCfg(mdp.undesired_contacts, 1.0, both),
+        "forces": RewardTermCfg(mdp.contact_forces, 1.0, {"threshold": 1.0, **both}),
+    }
+    env, counted = Env(cfg, 2, execution="eager"), set()
+    for _ in range(30):
+        env.step(torch.zeros(2, 1))
+        in_any, in_last = (
+            torch.linalg.vector_norm(env.scene[name].forces, dim=-1).amax(dim=1) for name in ("ball", "last")
+        )
+        wanted = (in_any > 1.0).float() + (in_last > 1.0).float()
+        over = (in_any - 1.0).clamp_min(0.0) + (in_last - 1.0).clamp_min(0.0)
+        torch.testing.assert_close(env.reward_manager.values / env.step_dt, torch.stack((wanted, over), dim=1))
+        counted |= set(wanted.tolist())
+    assert {0.0, 2.0} <= counted
 
 
 def test_a_sensor_that_counts_nothing_says_how_it_would():

@@ -110,8 +110,7 @@ def feet_slide(env: Env, sensor_names: Names, asset_cfg: SceneEntity, force_thre
     speed = torch.linalg.vector_norm(
         env.scene[asset_cfg.name].data.body_link_lin_vel_w[:, asset_cfg.body_ids, :2], dim=-1
     )
-    touching = touched(env, sensor_names, force_threshold).any(dim=2)
-    return torch.sum(torch.where(touching, speed, 0.0), dim=1)
+    return torch.sum(torch.where(touched(env, sensor_names, force_threshold), speed, 0.0), dim=1)
 
 
 def feet_air_time(

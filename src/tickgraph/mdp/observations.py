@@ -184,9 +184,9 @@ def contacts(env: Env, sensor_names: Names, force_threshold: NotNegative = 0.0) 
 
 
 def touched(env: Env, sensor_names: Names, force_threshold: float) -> Tensor:
-    """Return (N, K, H) bool: the same of each substep of the control step, with the sensors' ``every_substep``."""
-    forces = torch.stack([env.scene[name].forces for name in sensor_names], dim=1)
-    return torch.linalg.vector_norm(forces, dim=-1) > force_threshold
+    """Return (N, K) bool: the same, of sensors with ``every_substep`` in any substep of the control step."""
+    norms = (torch.linalg.vector_norm(env.scene[name].forces, dim=-1) for name in sensor_names)
+    return torch.stack([(norm > force_threshold).any(dim=1) for norm in norms], dim=1)
 
 
 def foot_air_time(env: Env, sensor_names: Names) -> Tensor:

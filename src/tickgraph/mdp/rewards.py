@@ -190,7 +190,7 @@ def undesired_contacts(env: Env, sensor_names: Names, force_threshold: NotNegati
 
     Of sensors that look at every substep in any of the control step's.
     """
-    return torch.sum(touched(env, sensor_names, force_threshold).any(dim=2), dim=1, dtype=torch.float32)
+    return torch.sum(touched(env, sensor_names, force_threshold), dim=1, dtype=torch.float32)
 
 
 def contact_forces(env: Env, threshold: NotNegative, sensor_names: Names) -> Tensor:
@@ -198,8 +198,8 @@ def contact_forces(env: Env, threshold: NotNegative, sensor_names: Names) -> Ten
 
     Of sensors that look at every substep the largest of the control step counts.
     """
-    forces = torch.stack([env.scene[name].forces for name in sensor_names], dim=1)
-    return torch.sum((torch.linalg.vector_norm(forces, dim=-1).amax(dim=2) - threshold).clamp_min(0.0), dim=1)
+    peaks = [torch.linalg.vector_norm(env.scene[name].forces, dim=-1).amax(dim=1) for name in sensor_names]
+    return torch.sum((torch.stack(peaks, dim=1) - threshold).clamp_min(0.0), dim=1)
 
 
 def self_collision_cost(env: Env, sensor_name: str, force_threshold: NotNegative = 10.0) -> Tensor:
@@ -212,4 +212,5 @@ def self_collision_cost(env: Env, sensor_name: str, force_threshold: NotNegative
         sensor_name: ``SensorCfg(name, "contact", ROOT, objtype="subtree", ref=ROOT, reftype="subtree",
             every_substep=True)``.
     """
-    return torch.sum(touched(env, (sensor_name,), force_threshold)[:, 0], dim=1, dtype=torch.float32)
+    norm = torch.linalg.vector_norm(env.scene[sensor_name].forces, dim=-1)
+    return torch.sum(norm > force_threshold, dim=1, dtype=torch.float32)

@@ -57,4 +57,4 @@ def illegal_contact(env: Env, sensor_names: Names, force_threshold: NotNegative 
 
     Of sensors that look at every substep in any of the control step's.
     """
-    return touched(env, sensor_names, force_threshold).flatten(1).any(dim=1)
+    return touched(env, sensor_names, force_threshold).any(dim=1)
