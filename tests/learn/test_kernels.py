@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,6 +48,17 @@ def test_every_kernel_builds_for_a_gpu():
     assert ran.returncode == 0, ran.stderr[-3000:]
     sizes = json.loads(ran.stdout)
     assert len(sizes) > 20 and all(size > 0 for size in sizes.values())
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_a_gpu_with_little_shared_memory_takes_the_small_tile(monkeypatch):
+    """An RTX 4090 has 99 KB for a program, an H200 227."""
+    from tickgraph.learn.kernels import products
+
+    for kilobytes, tile in ((100, products.SMALL), (228, products.LARGE)):
+        properties = SimpleNamespace(shared_memory_per_multiprocessor=kilobytes * 1024)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, found=properties: found)
+        assert products.large_tile(torch.device("cuda")) == tile and tile.memory < kilobytes * 1024
 
 
 @pytest.mark.gpu

@@ -1,7 +1,7 @@
 """`Stacked.refresh` in Triton: copies of the weights in the products' precision, by few programs.
 
 A cycle renews them beside its draw, a chain of small kernels that takes 46 us on an H200. Few programs take as long as
-they may and leave that chain room; they read every weight once, where putting the weights together first reads them twice.
+they may and leave that chain room; each weight is read once, where putting all together first reads it twice.
 """
 
 from collections.abc import Sequence

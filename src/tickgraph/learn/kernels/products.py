@@ -28,6 +28,11 @@ class Tile(NamedTuple):
     stages: int
     warps: int
 
+    @property
+    def memory(self) -> int:
+        """Bytes of shared memory that it takes, of bfloat16."""
+        return 2 * self.stages * self.depth * (self.rows + self.cols)
+
 
 # Measured on an H200 for a G1's networks in bfloat16, in whole cycles of updates; see docs/performance.md. A large tile
 # takes 128 KB of shared memory: a processor gets one, while none is without, and has room for a small one beside it.
@@ -263,6 +268,15 @@ def unfold(flat: Tensor, starts: Sequence[int], folded: Tensor, given: Embedding
     _collect[(programs,)](folded, folded, flat, *own, PARTS=1, **constants, num_warps=WARPS)
 
 
+def large_tile(device: torch.device) -> Tile:
+    """Return the tile of large products: the small ones' where a GPU's processor has no room for theirs."""
+    if device.type != "cuda":
+        return LARGE
+    # Of a processor's shared memory the driver keeps a kilobyte for each program.
+    room = torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor - 1024
+    return LARGE if LARGE.memory <= room else SMALL
+
+
 def products(flat: Tensor, given: Sequence[Product], embeddings: Sequence[tuple[list[int], Embedding]]) -> Work:
     """Do `put_off.Form.products`: in two launches and one that adds up, or, where float32 is multiplied or there is not
     one embedding, as torch does."""
@@ -276,7 +290,7 @@ def products(flat: Tensor, given: Sequence[Product], embeddings: Sequence[tuple[
 
 def _large(flat: Tensor, given: Sequence[Product]) -> Job:
     factors = [Factors.of(each.above, each.source) for each in given]
-    multiply(flat, factors, [each.places[0][0] for each in given], LARGE)
+    multiply(flat, factors, [each.places[0][0] for each in given], large_tile(flat.device))
     yield
 
 
