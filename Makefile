@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 TASK ?= go2_walk_flat
 ARGS ?=
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
@@ -24,8 +25,8 @@ venv: $(STAMP)  ## install the package and its tools into .venv
 train: $(STAMP)  ## train TASK on this machine and leave a folder under runs/
 	$(BIN)/tickgraph train $(TASK) $(ARGS)
 
-test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest -q $(ARGS)
+test: $(STAMP)  ## run the tests, in WORKERS processes
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(ARGS)
 
 check: $(STAMP)  ## lint, format and types
 	$(BIN)/ruff check src tests benchmarks examples
