@@ -157,6 +157,40 @@ def test_compiled_code_counts_the_same(every_substep):
         torch.testing.assert_close(worlds[0].scene["ball"].forces, worlds[1].scene["ball"].forces)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("every_substep", [False, True])
+def test_captured_ticks_count_the_same(every_substep):
+    flown(every_substep, [("cuda", "eager"), ("cuda", "graph")])
+
+
+@pytest.mark.parametrize("every_substep", [False, True])
+def test_warps_contacts_count_as_mujocos(every_substep):
+    pytest.importorskip("mujoco_warp")
+    flown(every_substep, [("cpu", "eager")])
+
+
+def flown(every_substep, runs):
+    """Hold MuJoCo Warp's ball, thrown on a device in a mode, against MuJoCo's, until the episode has ended."""
+    worlds = [Env(ball(every_substep), 2, device, "mjwarp", mode) for device, mode in runs]
+    plain = Env(ball(every_substep), 2, execution="eager")
+    landed = 0
+    for step in range(50):
+        for env in (plain, *worlds):
+            env.step(torch.zeros(2, 1, device=env.device))
+        landed += int(plain.reward_manager.values[0, 1] > 0.0)
+        for env in worlds:
+            what = f"{env.device} step {step}"
+            for name in ("current_air_time", "last_air_time", "current_contact_time"):
+                found, wanted = (getattr(one.scene["ball"], name).cpu() for one in (env, plain))
+                torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0.0, msg=f"{what}: {name} {found} {wanted}")
+            forces = env.scene["ball"].forces.cpu()
+            assert torch.equal(forces != 0.0, plain.scene["ball"].forces != 0.0), what
+    assert landed and bool(plain.truncated.all()) and all(bool(env.truncated.all()) for env in worlds)
+    for env in worlds:
+        env.close()
+
+
 def test_a_sensor_that_looks_at_every_substep_has_what_mujoco_has_in_each():
     env = Env(ball(every_substep=True), 2, execution="eager")
     ball_sensor, info = env.scene["ball"], env.sim.scene.sensor("ball")
