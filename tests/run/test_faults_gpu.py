@@ -24,6 +24,7 @@ import torch._dynamo
 
 import tickgraph
 from tickgraph import cli
+from tickgraph.bench._proof import OWN_CONTEXT, device_memory
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.graph import DEBUG
 from tickgraph.env.env import Env
@@ -410,7 +411,7 @@ def test_a_replay_larger_than_the_memory_is_one_line(started: Started) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_worlds_that_do_not_fit_beside_others_on_the_gpu_are_one_line_and_leave_nothing(tmp_path: Path) -> None:
     """Who holds the rest is the same process."""
-    free = torch.cuda.mem_get_info()[0]
+    free, alone = torch.cuda.mem_get_info()[0], alone_on_the_gpu()
     command = Command(tmp_path / "crowded", "cuda", Case("crowded", ("--num-envs", "2000000"), named=True))
     assert command.finish() == 2, command.err
     assert "out of GPU memory" in command.line and "fewer worlds (num_envs)" in command.line
@@ -419,7 +420,13 @@ def test_worlds_that_do_not_fit_beside_others_on_the_gpu_are_one_line_and_leave_
     end = time.monotonic() + 20
     while torch.cuda.mem_get_info()[0] < free - fault_tasks.GIB and time.monotonic() < end:
         time.sleep(0.2)  # the driver takes a process's memory back a moment after its end
-    assert torch.cuda.mem_get_info()[0] >= free - fault_tasks.GIB
+    alone = alone and alone_on_the_gpu()
+    assert not alone or torch.cuda.mem_get_info()[0] >= free - fault_tasks.GIB
+
+
+def alone_on_the_gpu() -> bool:
+    """Return whether no other process has work there, whose memory would come and go beside what is looked at."""
+    return (device_memory()["device_other_bytes"] or 0) < OWN_CONTEXT
 
 
 def test_memory_that_warp_cannot_have_while_building_is_one_line_and_leaves_no_folder(
