@@ -5,7 +5,7 @@ Run as a program it prints these figures as JSON, with Triton's interpreter on t
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -21,6 +21,7 @@ from tickgraph.learn.gradients import Plan
 from tickgraph.learn.kernel_check import (
     affine_inputs,
     check_policy,
+    check_put_off,
     check_row_step,
     put_off_by_both,
     ramp,
@@ -554,6 +555,32 @@ def put_off_launches(device: str) -> float:
     return float(wrong)
 
 
+def put_off_sums_are_cut(device: str) -> float:
+    """A matrix unit may cut sums off where torch's rounds, and parts less so than a whole: the check must let that
+    pass over thousands of rows of one sign, and stop a kernel that leaves out a row."""
+    from tickgraph.learn.kernels import products
+
+    def cut(left: Tensor, right: Tensor, out: Tensor) -> None:
+        total = torch.zeros_like(out)
+        for above, source in zip(left.split(16, 2), right.split(16, 1), strict=True):
+            exact = total.double() + above.double() @ source.double()
+            near = exact.float()
+            total = torch.where(near.double().abs() > exact.abs(), near.nextafter(torch.zeros_like(near)), near)
+        out.copy_(total)
+
+    def without_a_row(flat: Tensor, factors: Sequence[products.Factors], *rest) -> None:
+        multiply(flat, [products.Factors(left[:, 1:], right[:, 1:]) for left, right in factors], *rest)
+
+    # Its embedding has as many rows as it reads columns, of the same made-up values.
+    critic = Critic(10, 5, 16, 1, 5, torch.Generator().manual_seed(0))
+    networks, multiply = [(declare(critic, Arena(device), "net", "a test"), 8192)], products.multiply
+    with patch.object(put_off, "_product", cut):
+        check_put_off(networks, BF16)
+    with patch.object(products, "multiply", without_a_row), pytest.raises(ArithmeticError, match="off by"):
+        check_put_off(networks, BF16)
+    return 0.0
+
+
 def products_case(device: str, height: int, width: int, depth: int, parts: int, far: int = 0) -> float:
     """Products of several sizes in parts, of factors in one piece or, `far` apart, of views, against float64; what lies
     between their places must be left alone."""
@@ -796,6 +823,7 @@ CASES = {
     "put off, bfloat16": (lambda device: put_off_case(device, BF16, "wide critic", 40, BLOCK=32), 2e-6),
     "put off, bfloat16 in parts": (lambda device: put_off_case(device, BF16, "wide actor", 150, PROGRAMS=9), 2e-6),
     "put off, bfloat16, large": (lambda device: put_off_case(device, BF16, "large critic", 64), 2e-6),
+    "put off, sums cut off": (put_off_sums_are_cut, 0.0),
     "products": (lambda device: products_case(device, 32, 64, 64, 1), 2e-6),
     "products, in parts": (lambda device: products_case(device, 24, 40, 150, 4), 2e-6),
     "products, in more parts than there are": (lambda device: products_case(device, 8, 8, 20, 8), 2e-6),
