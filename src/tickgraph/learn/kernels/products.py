@@ -38,6 +38,9 @@ class Tile(NamedTuple):
 # takes 128 KB of shared memory: a processor gets one, while none is without, and has room for a small one beside it.
 LARGE = Tile(128, 128, 64, 4, 4)
 SMALL = Tile(128, 128, 64, 3, 4)
+ALIGN = 8
+"""Elements that are loaded at a time, which divides all sizes and strides: loads one by one do not run ahead of the
+products, and take so many registers that a thread keeps kilobytes of them in memory."""
 PROGRAMS = 80
 """Into as many the small products are split at most, if they are not more by themselves."""
 MOST_PARTS = 16
@@ -180,15 +183,16 @@ def _collect(
 
 
 class Factors(NamedTuple):
-    """Of a product: left (M, K, height) and right (M, K, width), with steps of one along their last dimension."""
+    """Of a product: left (M, K, height) and right (M, K, width), whose rows lie in one piece, in loads of `ALIGN`."""
 
     left: Tensor
     right: Tensor
 
     @classmethod
     def of(cls, left: Tensor, right: Tensor) -> "Factors":
-        """Return both, copied where their columns lie apart."""
-        return cls(*(value if value.stride(2) == 1 else value.contiguous() for value in (left, right)))
+        """Return both, copied where they do not lie so; `ALIGN` must divide height and width."""
+        piece = torch.contiguous_format
+        return cls(*(value if _in_loads(value) else value.clone(memory_format=piece) for value in (left, right)))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -201,15 +205,16 @@ class Factors(NamedTuple):
         members, height, width = self.shape
         return members * height * width
 
-    def numbers(self) -> list[int]:
-        """Return all that must be a multiple of eight, so that eight elements are one load."""
-        lines = [number for value in self for number in value.stride()[:2]]
-        return [*self.shape[1:], *lines, *(value.data_ptr() // value.element_size() for value in self)]
-
     def tiles(self, tile: Tile) -> int:
         """Return the tiles of all members."""
         members, height, width = self.shape
         return members * triton.cdiv(height, tile.rows) * triton.cdiv(width, tile.cols)
+
+
+def _in_loads(value: Tensor) -> bool:
+    """Return whether rows lie in one piece and begin where a load does."""
+    begins = (*value.stride()[:2], value.data_ptr() // value.element_size())
+    return value.stride(2) == 1 and all(begin % ALIGN == 0 for begin in begins)
 
 
 def options(factors: Sequence[Factors], places: Sequence[int], tile: Tile, parts: int) -> tuple[int, dict[str, Any]]:
@@ -224,8 +229,7 @@ def options(factors: Sequence[Factors], places: Sequence[int], tile: Tile, parts
         height % tile.rows == 0 and width % tile.cols == 0 and depth % (parts * tile.depth) == 0
         for _, height, width, depth, *_ in groups
     )
-    aligned = all(number % 8 == 0 for each in factors for number in each.numbers())
-    constants = {"GROUPS": tuple(groups), "PARTS": parts, "EVEN": even, "ALIGN": 8 if aligned else 1}
+    constants = {"GROUPS": tuple(groups), "PARTS": parts, "EVEN": even, "ALIGN": ALIGN}
     constants |= {"ROWS": tile.rows, "COLS": tile.cols, "DEPTH": tile.depth, "STAGES": tile.stages}
     return begin, constants
 
@@ -278,10 +282,12 @@ def large_tile(device: torch.device) -> Tile:
 
 
 def products(flat: Tensor, given: Sequence[Product], embeddings: Sequence[tuple[list[int], Embedding]]) -> Work:
-    """Do `put_off.Form.products`: in two launches and one that adds up, or, where float32 is multiplied or there is not
-    one embedding, as torch does."""
-    read = [*(each.above for each in given), *(each.above for _, each in embeddings)]
-    if len(embeddings) != 1 or any(value.dtype != torch.bfloat16 for value in read):
+    """Do `put_off.Form.products`: in two launches and one that adds up, or, where float32 is multiplied, columns are
+    no multiple of `ALIGN` or there is not one embedding, as torch does."""
+    read = [value for each in given for value in (each.above, each.source)]
+    read += [value for _, each in embeddings for value in (each.above, each.x)]
+    fit = all(value.dtype == torch.bfloat16 and value.shape[2] % ALIGN == 0 for value in read)
+    if len(embeddings) != 1 or not fit:
         return by_torch(flat, given, embeddings, unfold)
     large = [each for each in given if not is_small(each) and each.whole]
     small = [each for each in given if is_small(each) or not each.whole]
