@@ -440,3 +440,28 @@ def test_an_observation_writes_nothing_at_all():
         Env(cfg, 2, execution="eager")
     [blocker] = Env(cfg, 2, "meta").blockers(host_state_too=False)
     assert said in blocker.reason and blocker.line == counting.__code__.co_firstlineno + 1
+
+
+@pytest.mark.parametrize(
+    ("value", "got"), [(3.0, "float"), (torch.zeros(2), r"\(2,\)"), (torch.zeros(1, 3), r"\(1, 3\)")]
+)
+def test_a_command_is_a_tensor_of_a_row_a_world(value, got):
+    class Other(Told):
+        command = value
+
+    cfg = cfg_with("rewards", alive)
+    cfg.commands["told"] = CommandTermCfg(class_type=Other)
+    with pytest.raises(TickgraphError, match=rf"^term commands/told: command is {got}, expected a tensor \(2, C\)$"):
+        Env(cfg, 2, execution="eager")
+
+
+def test_a_command_that_fails_is_one_line_that_says_where():
+    class Failing(Told):
+        @property
+        def command(self):
+            raise ValueError("no target")
+
+    cfg = cfg_with("rewards", alive)
+    cfg.commands["told"] = CommandTermCfg(class_type=Failing)
+    with pytest.raises(TickgraphError, match=r"^term commands/told: ValueError: no target at command \(.*:\d+\)$"):
+        Env(cfg, 2, execution="eager")
