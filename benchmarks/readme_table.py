@@ -8,8 +8,9 @@
 
 A file is told by what is in it, not by its name: results of `bench collector`, `bench train` and `bench learner`, a
 `run_summary.json` with its manifest beside it, or a kept run with its curve. Only what a GPU did counts, and of
-the runs those that were completed and judged by at least 100 episodes. A number without a file is a dash. Behind each
-number stands a letter for the machine, the versions and the commit that it is of; those are listed below the table.
+the runs those that one command completed and that were judged by at least 100 episodes. A number without a file is a
+dash. Behind each number stands a letter for the machine, the versions and the commit that it is of; those are listed
+below the table.
 """
 
 from __future__ import annotations
@@ -134,7 +135,12 @@ def of_run(run: dict[str, Any]) -> Iterator[tuple[Key, str]]:
     if run["status"] != "completed" or judged.get("episodes", 0) < EPISODES or not run["machine"]["gpus"]:
         return
     if "task" in run:
-        if not str(run["device"]).startswith("cuda"):
+        # Worlds on the CPU are another thing, and a run that was resumed says how long its last command took.
+        if (
+            not str(run["device"]).startswith("cuda")
+            or run.get("backend") == "mujoco"
+            or len(run.get("sessions", ())) > 1
+        ):
             return
         task, algo = run["task"], run["algo"]
     else:  # kept before files named their task

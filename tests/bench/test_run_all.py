@@ -396,9 +396,10 @@ def updates(precision: str) -> dict:
     return {**PLACE, "benchmark": "learner", "results": rows, "ratios": []}
 
 
-def run_files(folder: Path, algo: str, **changed) -> None:
+def run_files(folder: Path, algo: str, backend: str = "mjwarp", sessions: int = 1, **changed) -> None:
     folder.mkdir(parents=True)
-    manifest = {**PLACE, "task": "g1_motion_tracking", "algo": algo, "device": "cuda"}
+    manifest = {**PLACE, "task": "g1_motion_tracking", "algo": algo, "device": "cuda", "backend": backend}
+    manifest["sessions"] = [{}] * sessions
     summary = {
         "status": "completed",
         "env_steps": 32_300_000,
@@ -436,6 +437,8 @@ def test_the_table_has_each_number_with_its_place_and_a_dash_for_what_is_missing
     runs = tmp_path / "runs" / "g1_motion_tracking"
     run_files(runs / "full", "flashsac")
     run_files(runs / "stopped", "sac", status="interrupted")
+    run_files(runs / "resumed", "sac", sessions=2)
+    run_files(runs / "bridged", "sac", backend="mujoco")
     run_files(runs / "short", "sac", evaluation={"trained": {"episodes": 8, "survival": 1.0}})
     text = readme_table.table(readme_table.gather([tmp_path]), [4096])
     run = "229 s, 32.3 M steps, 255,000 steps/s at the end, success 98% of 100 episodes"

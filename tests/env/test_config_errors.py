@@ -227,7 +227,7 @@ CASES = {
     "command class": (set_fields(commands={"bad": CommandTermCfg()}), "command 'bad': class_type is not set"),
     "flat command": (
         set_fields(commands={"bad": CommandTermCfg(Flat)}),
-        "commands/bad: command has shape (3,), expected (N, C)",
+        "term commands/bad: command is (3,), expected a tensor (3, C)",
     ),
     "mode": (
         on_event(event, "restet"),

@@ -1,7 +1,9 @@
 """When each kind of term runs, for which worlds, and what it may remember."""
 
 import gc
+import inspect
 import json
+import re
 import weakref
 
 import mujoco
@@ -25,6 +27,7 @@ from tickgraph.env.config import (
 )
 from tickgraph.env.env import Env
 from tickgraph.env.managers import CommandTerm
+from tickgraph.sim.scene import SensorCfg
 
 
 class Log:
@@ -320,24 +323,145 @@ def test_a_reward_of_weight_0_counts_for_nothing_whatever_it_returns():
 
 def in_place(env):
     action = env.action
-    action -= 1.0
+    action -= 1.0  # here
     return action.abs().sum(dim=1)
 
 
 def with_obs(env):
-    return env.obs["actor"].clamp_(-1.0, 1.0)[:, 0]
+    return env.obs["actor"].clamp_(-1.0, 1.0)[:, 0]  # here
+
+
+def default_pos(env):
+    pos = env.scene["robot"].data.default_joint_pos
+    pos -= 1.0  # here
+    return env.reward + pos.sum()
+
+
+def joint_positions(env):
+    pos = env.scene["robot"].data.joint_pos
+    pos -= 1.0  # here
+    return pos[:, 0]
+
+
+def told(env):
+    command = env.command_manager.get_command("told")
+    command -= 1.0  # here
+    return command[:, 0]
+
+
+def in_the_air(env):
+    return env.scene["touch"].last_air_time.clamp_(max=0.5)  # here
+
+
+def lighter(env):
+    return env.reward + env.reward_manager.weights.mul_(0.5).sum()  # here
+
+
+def emptied(env):
+    return env.reward.zero_()  # here
+
+
+class Told(CommandTerm):
+    """A command, and a mark that terms may set."""
+
+    def __init__(self, cfg, env, path):
+        super().__init__(cfg, env, path)
+        self.value = env.arena.new(f"{path}/value", (env.num_envs, 1))
+        self.reached = env.arena.new(f"{path}/reached", (env.num_envs,), torch.bool)
+
+    @property
+    def command(self):
+        return self.value
+
+    def resample(self, mask):
+        fill_rows(self.value, mask, 1.0)
+
+
+def marking(env):
+    env.command_manager.term("told").reached.logical_or_(env.done)
+    return env.reward + 0.0
+
+
+KEPT = {
+    in_place: "env/action",
+    with_obs: "env/obs/actor",
+    default_pos: "scene/robot/default_joint_pos",
+    joint_positions: "sim/qpos",
+    told: "commands/told/value",
+    in_the_air: "sensors/touch/last_air_time",
+    lighter: "rewards/weights",
+    emptied: "env/reward",
+}
+
+
+def cfg_with(kind, func):
+    cfg = foot_cfg()
+    cfg.scene.sensors = (*cfg.scene.sensors, SensorCfg("touch", "contact", "foot", "geom", track_air_time=True))
+    cfg.commands["told"] = CommandTermCfg(class_type=Told)
+    getattr(cfg, kind)["mine"] = {
+        "rewards": RewardTermCfg,
+        "terminations": lambda func: TerminationTermCfg(lambda env: func(env) > 9.0, time_out=False),
+        "metrics": MetricTermCfg,
+        "recorders": RecorderTermCfg,
+    }[kind](func)
+    return cfg
+
+
+@pytest.mark.parametrize(("func", "name"), KEPT.items())
+@pytest.mark.parametrize("kind", ["rewards", "terminations", "metrics", "recorders"])
+def test_a_term_that_only_tells_something_writes_nothing_of_the_tick(func, name, kind):
+    cfg = cfg_with(kind, func)
+    said = f"writes '{name}', which the tick keeps and others read: .*a - b, not a -= b"
+    with pytest.raises(TickgraphError, match=f"term {kind}/mine {said}"):
+        Env(cfg, 2, execution="eager")
+    [blocker] = Env(cfg, 2, "meta").blockers(host_state_too=False)
+    lines, first = inspect.getsourcelines(func)
+    here = first + next(i for i, line in enumerate(lines) if "# here" in line)
+    assert (blocker.manager, blocker.term, blocker.file, blocker.line) == (kind, "mine", __file__, here)
+    assert re.search(f"writes '{name}', which the (tick keeps|simulation alone may)", blocker.reason)
+
+
+def test_what_a_command_does_not_give_away_may_be_marked():
+    cfg = cfg_with("rewards", marking)
+    Env(cfg, 2, execution="eager")
+    assert Env(cfg, 2, "meta").blockers(host_state_too=False) == []
+
+
+def counting(env):
+    env.command_manager.term("told").reached.fill_(True)
+    return env.reward[:, None] + 0.0
+
+
+def test_an_observation_writes_nothing_at_all():
+    cfg = cfg_with("rewards", alive)
+    cfg.observations["actor"].terms["mine"] = ObservationTermCfg(counting)
+    said = "writes 'commands/told/reached', and an observation is computed twice a tick"
+    with pytest.raises(TickgraphError, match=f"term observations/actor/mine {said}"):
+        Env(cfg, 2, execution="eager")
+    [blocker] = Env(cfg, 2, "meta").blockers(host_state_too=False)
+    assert said in blocker.reason and blocker.line == counting.__code__.co_firstlineno + 1
 
 
 @pytest.mark.parametrize(
-    ("func", "name"),
-    [(in_place, "env/action"), (with_obs, "env/obs/actor"), (lambda env: env.reward.zero_(), "env/reward")],
+    ("value", "got"), [(3.0, "float"), (torch.zeros(2), r"\(2,\)"), (torch.zeros(1, 3), r"\(1, 3\)")]
 )
-@pytest.mark.parametrize("kind", ["rewards", "metrics", "recorders"])
-def test_a_term_that_only_tells_something_writes_nothing_of_the_tick(func, name, kind):
-    cfg = Slider().cfg()
-    made = {"rewards": RewardTermCfg, "metrics": MetricTermCfg, "recorders": RecorderTermCfg}[kind](func)
-    getattr(cfg, kind)["mine"] = made
-    with pytest.raises(
-        TickgraphError, match=f"term {kind}/mine writes '{name}', which the tick keeps .*a - b, not a -= b"
-    ):
+def test_a_command_is_a_tensor_of_a_row_a_world(value, got):
+    class Other(Told):
+        command = value
+
+    cfg = cfg_with("rewards", alive)
+    cfg.commands["told"] = CommandTermCfg(class_type=Other)
+    with pytest.raises(TickgraphError, match=rf"^term commands/told: command is {got}, expected a tensor \(2, C\)$"):
+        Env(cfg, 2, execution="eager")
+
+
+def test_a_command_that_fails_is_one_line_that_says_where():
+    class Failing(Told):
+        @property
+        def command(self):
+            raise ValueError("no target")
+
+    cfg = cfg_with("rewards", alive)
+    cfg.commands["told"] = CommandTermCfg(class_type=Failing)
+    with pytest.raises(TickgraphError, match=r"^term commands/told: ValueError: no target at command \(.*:\d+\)$"):
         Env(cfg, 2, execution="eager")

@@ -56,6 +56,102 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+REACHED = """
+import functools
+from pathlib import Path
+from tickgraph.env.config import RewardTermCfg
+from tickgraph.tasks.cartpole import cartpole_swingup
+COUNT, NAMES, HERE = 3, ("a", "b"), str(Path(__file__).parent)
+
+def helper(x):
+    return x * 1.0
+
+class Kernel:
+    LAG = 4
+
+    def __call__(self, x):
+        return x * 2.0
+
+KERNEL = Kernel()
+TABLE = {"of": lambda x: x * 3.0}
+
+def scaled(function):
+    @functools.wraps(function)
+    def inner(env):
+        return function(env) * 4.0
+    return inner
+
+def make(n):
+    return lambda env: env.reward * n
+
+@scaled
+def decorated(env):
+    return env.reward
+
+def listed(env):
+    return sum([helper(env.reward) for _ in range(2)])
+
+def by_instance(env):
+    return KERNEL(env.reward)
+
+def by_table(env):
+    return TABLE["of"](env.reward)
+
+def by_value(env):
+    return env.reward * COUNT if HERE else NAMES
+
+def by_tuple(env, k=(1.5, 2)):
+    return env.reward * k[0]
+
+def by_parameter(env, function):
+    return function(env)
+
+def by_partial(env, k):
+    return env.reward * k
+
+def task():
+    made = cartpole_swingup()
+    for function in (decorated, listed, by_instance, by_table, by_value, by_tuple):
+        made.env.rewards[function.__name__] = RewardTermCfg(function)
+    made.env.rewards["by_parameter"] = RewardTermCfg(by_parameter, params={"function": helper})
+    made.env.rewards["by_partial"] = RewardTermCfg(functools.partial(by_partial, k=5))
+    made.env.rewards["by_closure"] = RewardTermCfg(make(6))
+    return made
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("x * 1.0", "x * 1.5", ["by_parameter.params.function", "listed.func"]),
+        ("x * 2.0", "x * 2.5", ["by_instance.func"]),
+        ("LAG = 4", "LAG = 5", ["by_instance.func"]),
+        ("x * 3.0", "x * 3.5", ["by_table.func"]),
+        ("(env) * 4.0", "(env) * 4.5", ["decorated.func"]),
+        ("HERE = 3", "HERE = 4", ["by_value.func"]),
+        ('("a", "b")', '("a", "c")', ["by_value.func"]),
+        ("(1.5, 2)", "(1.5, 3)", ["by_tuple.func"]),
+        ("(1.5, 2)", "(2.5, 2)", ["by_tuple.func"]),
+        ("k=5", "k=6", ["by_partial.func"]),
+        ("make(6)", "make(7)", ["by_closure.func"]),
+        ("return x * 1.0", "'''Of x.'''\n    return (x *\n        1.0)", []),
+        ("def listed(env):", "def listed(env):\n    '''A docstring.'''", []),
+        ("def helper(x):\n    return x", "def helper(y):\n    return y", []),
+    ],
+)
+def test_code_counts_however_a_term_reaches_it(tmp_path: Path, old: str, new: str, changed: list[str]) -> None:
+    file, moved = tmp_path / "reached.py", tmp_path / "moved" / "reached.py"
+    file.write_text(REACHED)
+    moved.parent.mkdir()
+    moved.write_text(REACHED)
+    before = code_sums(load(f"{file}:task"))
+    assert changed_code(before, code_sums(load(f"{moved}:task"))) == []
+    assert old in REACHED
+    file.write_text(REACHED.replace(old, new))
+    found = changed_code(before, code_sums(load(f"{file}:task")))
+    assert sorted(path for path in found if path != FILE) == [f"env.rewards.{path}" for path in changed]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "changed"),
     [

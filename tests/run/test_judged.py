@@ -55,9 +55,8 @@ def draws(env):
     return torch.rand_like(env.reward)
 
 
-def zeroes_a_view(env):
-    env.scene["robot"].data.joint_pos.zero_()
-    return env.reward
+def reads_a_mean(env):
+    return env.reward + env.reward.mean().item()
 
 
 def prints(env):
@@ -79,8 +78,8 @@ def random():
     return task(draws=draws)
 
 
-def view():
-    return task(view=zeroes_a_view)
+def host_read():
+    return task(mean=reads_a_mean)
 
 
 def printing():
@@ -121,7 +120,7 @@ def test_mode_eager_tells_once_what_it_does_not_mind(capsys: pytest.CaptureFixtu
     ("name", "exact"),
     [
         ("random", False),
-        ("view", "not known: what a term does behind its first blocker is not judged"),
+        ("host_read", "not known: what a term does behind its first blocker is not judged"),
         ("printing", "not known: what a term does behind its first blocker is not judged"),
         ("network", True),
     ],

@@ -90,6 +90,7 @@ class JudgedCall:
         owners: objects whose attributes the call may not change: the environment, the term's instance.
         arena: whose tensors the call may not rebind, nor write where they are read-only.
         params: what the function is given by name.
+        kept: names of the arena that the call may not write either, each with what is to be said then.
     """
 
     manager: str
@@ -99,6 +100,7 @@ class JudgedCall:
     owners: tuple[object, ...]
     arena: Arena
     params: Mapping[str, object] = field(default_factory=dict)
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     def holders(self) -> Iterator[tuple[str, object]]:
         """Yield what the call's code can reach, with the name it has there; last of all the environment, as "env"."""
@@ -329,6 +331,9 @@ class _Operations(TorchDispatchMode):
         view = self.storages.read_only(tensor)
         if view is not None:
             self._block(READ_ONLY, f"writes {view!r}, which the simulation alone may; work on a copy (clone())")
+        said = self.call.kept.get(self.storages.name(tensor) or "")
+        if said is not None:
+            self._block(READ_ONLY, said)
         constant = self.storages.constant(tensor)
         if constant is not None:
             what = f"constant {constant!r}, which no checkpoint holds: declare it with env.arena.new(...)"

@@ -25,7 +25,7 @@ class Storages:
     def __init__(self, arena: Arena) -> None:
         self._constants = {storage_key(tensor): name for name, tensor in arena.constants().items()}
         self._read_only = {storage_key(tensor): name for name, tensor in arena.read_only().items()}
-        self._arena = {storage_key(arena[name]) for name in arena}
+        self._arena = {storage_key(arena[name]): name for name in arena}
         self._made: dict[int | None, torch.UntypedStorage] = {}  # alive, so that no address is given away twice
 
     def add_results(self, results: object, inputs: Iterable[Tensor]) -> None:
@@ -38,6 +38,10 @@ class Storages:
     def read_only(self, tensor: Tensor) -> str | None:
         """Return the arena's name of memory that its owner alone may write, None for other memory."""
         return self._read_only.get(storage_key(tensor))
+
+    def name(self, tensor: Tensor) -> str | None:
+        """Return the arena's name of memory, None for other memory."""
+        return self._arena.get(storage_key(tensor))
 
     def constant(self, tensor: Tensor) -> str | None:
         """Return the arena's name of a constant, None for other memory."""

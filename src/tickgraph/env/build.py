@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tickgraph.core.arena import Arena
-from tickgraph.core.errors import TickgraphError
 from tickgraph.core.rng import Rng
 from tickgraph.core.verdict import Verdicts
 from tickgraph.env import tick as transition
+from tickgraph.env.kept import check_written
 from tickgraph.env.managers import (
     ActionManager,
     CommandManager,
@@ -33,9 +33,6 @@ from tickgraph.sim.model import build_scene
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
-
-_READERS = ("rewards", "terminations", "metrics", "recorders")  # managers whose terms tell something of a tick
-_KEPT = ("actions/", "env/")  # what the tick keeps of itself; of the simulation its views are read-only
 
 
 def build(env: Env, threads: int | None) -> None:
@@ -104,16 +101,6 @@ def build(env: Env, threads: int | None) -> None:
     env.stats = EpisodeStats(env)
 
 
-def _check_written(env: Env, path: str, before: dict[str, int]) -> None:
-    """Refuse a term that only tells something and writes what the tick keeps, as `a = env.action; a -= 1` does."""
-    for name, version in env.arena.versions().items():
-        if version != before.get(name, version) and name.startswith(_KEPT):
-            raise TickgraphError(
-                f"term {path} writes {name!r}, which the tick keeps and others read: compute with what returns a new "
-                "tensor (a - b, not a -= b or a.sub_(b)), or with a.clone()"
-            )
-
-
 @torch.no_grad()
 def rehearse(env: Env) -> None:
     """Play the torch part of a tick once, for what it asks for on the way: views, recorded signals, draws."""
@@ -128,8 +115,7 @@ def rehearse(env: Env) -> None:
             path, versions = f"{call.manager}/{call.term}", env.arena.versions()
             with calling(path), env.rng.each_draw_once(), every_selector_read(call):
                 call.fn()
-            if call.manager in _READERS:
-                _check_written(env, path, versions)
+            check_written(env, path, versions, call.kept)
     for part in transition.PARTS:
         part(env)
     for substep in range(env.cfg.decimation):

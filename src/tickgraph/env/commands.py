@@ -10,7 +10,7 @@ from torch import Tensor
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.judge import JudgedCall
 from tickgraph.core.masked import assign_rows
-from tickgraph.env.term import Call, Manager, build_instance
+from tickgraph.env.term import Call, Manager, build_instance, calling, described, plain
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -100,5 +100,9 @@ class CommandManager(Manager):
 
     def rehearse(self) -> None:
         for name, term in self.terms.items():
-            if term.command.dim() != 2:
-                raise TickgraphError(f"commands/{name}: command has shape {tuple(term.command.shape)}, expected (N, C)")
+            with calling(f"commands/{name}"):
+                value = term.command
+            if not plain(value) or value.dim() != 2 or value.shape[0] != self._env.num_envs:
+                raise TickgraphError(
+                    f"term commands/{name}: command is {described(value)}, expected a tensor ({self._env.num_envs}, C)"
+                )

@@ -38,6 +38,7 @@ class RewardManager(Manager):
     """Weighted sum of reward terms. ``weights`` (T,) float32 lives on the device, so that curricula may change it."""
 
     name = "rewards"
+    tells = True
 
     def __init__(self, env: Env, cfgs: dict[str, config.RewardTermCfg]) -> None:
         super().__init__(env, cfgs)
@@ -75,6 +76,7 @@ class TerminationManager(Manager):
     """Falls and time-outs. ``dones`` (N, T) bool says which terms fired."""
 
     name = "terminations"
+    tells = True
 
     def __init__(self, env: Env, cfgs: dict[str, config.TerminationTermCfg]) -> None:
         super().__init__(env, cfgs)
@@ -192,6 +194,7 @@ class MetricManager(Manager):
     """Values that are logged as means over worlds and ticks."""
 
     name = "metrics"
+    tells = True
 
     def compute(self) -> list[Tensor]:
         """Return one (N,) float32 tensor a term."""
@@ -207,6 +210,7 @@ class RecorderManager(Manager):
     """Signals kept each tick before any reset. ``manager[name]`` is (N, ...), the tick that just ended."""
 
     name = "recorders"
+    tells = True
 
     def __init__(self, env: Env, cfgs: dict[str, config.RecorderTermCfg]) -> None:
         super().__init__(env, cfgs)

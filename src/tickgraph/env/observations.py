@@ -15,6 +15,7 @@ from tickgraph.core.masked import assign_rows
 from tickgraph.core.quiet import unheard
 from tickgraph.env.actions import DelayLine
 from tickgraph.env.config import GaussianNoiseCfg, ObservationGroupCfg, ObservationTermCfg, UniformNoiseCfg
+from tickgraph.env.kept import kept_by_tick
 from tickgraph.env.term import Call, Manager, Term, calling, described, plain
 
 if TYPE_CHECKING:
@@ -125,6 +126,13 @@ class ObservationTerm:
             self.delay.draw(mask)
 
 
+# What it remembers would go on twice.
+_TWICE = (
+    "and an observation is computed twice a tick, for final_obs and for obs; write it in a command, reward or metric "
+    "term, and read it here"
+)
+
+
 def _in_group(term: ObservationTermCfg, group: ObservationGroupCfg) -> ObservationTermCfg:
     """Return a term's configuration with what its group says of all of them."""
     return term if group.history_length is None else replace(term, history_length=group.history_length)
@@ -154,20 +162,6 @@ class ObservationManager(Manager):
         self.terms = {f"{g}/{n}": t.term for g, terms in self.groups.items() for n, t in terms.items()}
         self.dims = {g: sum(t.dim for t in terms.values()) for g, terms in self.groups.items()}
 
-    def rehearse(self) -> None:
-        """Refuse a term that writes state: it is computed twice a tick, so what it remembers would go on twice."""
-        arena = self._env.arena
-        for term in self.terms.values():
-            before = arena.versions()
-            with calling(term.path):
-                term()
-            written = [name for name, version in arena.versions().items() if before.get(name, version) != version]
-            if written:
-                raise TickgraphError(
-                    f"term {term.path} writes {written[0]!r}, and an observation is computed twice a tick, for "
-                    "final_obs and for obs; write it in a command, reward or metric term, and read it here"
-                )
-
     def look(self, out: dict[str, Tensor]) -> None:
         """Write every group as it would be without a reset; no memory changes."""
         for group, terms in self.groups.items():
@@ -185,15 +179,17 @@ class ObservationManager(Manager):
 
     def calls(self) -> Iterator[JudgedCall]:
         env = self._env
+        kept, every = kept_by_tick(env), {name: f"writes {name!r}, {_TWICE}" for name in env.arena}
         for group, terms in self.groups.items():
             for name, term in terms.items():
                 inner = term.term
                 owners = (env,) if inner.instance is None else (env, inner.instance)
                 manager = f"observations/{group}"
-                yield JudgedCall(manager, name, Call(inner, ()), inner.user_function, owners, env.arena, inner.params)
+                call = Call(inner, ())
+                yield JudgedCall(manager, name, call, inner.user_function, owners, env.arena, inner.params, every)
                 if inner.instance is not None and hasattr(inner.instance, "reset"):
                     call = Call(inner.reset, (env.no_worlds,))
-                    yield JudgedCall(manager, name, call, inner.user_function, owners, env.arena)
+                    yield JudgedCall(manager, name, call, inner.user_function, owners, env.arena, kept=kept)
 
     def assign(self, out: dict[str, Tensor], mask: Tensor, source: dict[str, Tensor]) -> None:
         """Copy the rows of a mask from one set of groups to another."""

@@ -19,6 +19,7 @@ from tickgraph.core.program import first_line
 from tickgraph.core.seeded import seeded_by
 from tickgraph.core.waits import place_of
 from tickgraph.env.config import SceneEntityCfg
+from tickgraph.env.kept import kept_by_tick
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -201,6 +202,8 @@ class Manager:
 
     name = "terms"
     call_arguments: tuple[str, ...] = ()
+    tells = False
+    """Its terms only tell something of a tick, and may write nothing but what is their own."""
 
     def __init__(self, env: Env, cfgs: dict[str, Any]) -> None:
         self._env = env
@@ -234,16 +237,16 @@ class Manager:
     def calls(self) -> Iterator[JudgedCall]:
         """Yield every user function of this manager, alone, for the judge of blockers."""
         env = self._env
+        kept = kept_by_tick(env) if self.tells else {}
         for name, term in self.terms.items():
             arguments = tuple(env.no_worlds if a == "mask" else 0 for a in self.call_arguments)
             owners = (env,) if term.instance is None else (env, term.instance)
             yield JudgedCall(
-                *(self.name, name, Call(term, arguments), term.user_function, owners, env.arena, term.params)
+                *(self.name, name, Call(term, arguments), term.user_function, owners, env.arena, term.params, kept)
             )
             if term.instance is not None and hasattr(term.instance, "reset"):
-                yield JudgedCall(
-                    self.name, name, Call(term.reset, (env.no_worlds,)), term.user_function, owners, env.arena
-                )
+                call = Call(term.reset, (env.no_worlds,))
+                yield JudgedCall(self.name, name, call, term.user_function, owners, env.arena, kept=kept)
 
     def rehearse(self) -> None:
         """Make what can only be made once every manager is there, before the arena is sealed."""

@@ -216,7 +216,8 @@ def _divide(a: Tensor, b: Tensor | int) -> Tensor:
 
 def _share(base: Tensor, total: int) -> Tensor:
     """Return (K,) int64 in proportion to `base`, with a sum of at most `total`."""
-    return torch.tensor([value * total // int(base.sum()) for value in base.tolist()], dtype=torch.int64)
+    whole = int(base.sum())
+    return torch.tensor([value * total // whole for value in base.tolist()], dtype=torch.int64)
 
 
 def _weighted(base: Tensor, weights: Tensor) -> Tensor:

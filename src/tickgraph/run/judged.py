@@ -98,11 +98,9 @@ def same_held(before: dict[str, Any] | None, now: dict[str, Any], outcome: str) 
     if before is None:
         return True
     same = _same_motions(before, now["motions"], outcome) & _same_code(before, now["code"], outcome)
-    if FILE in changed_code(before.get("code", {}), now["code"]) and same:
+    found = differing(before["terms"], now["terms"]) if before["device"] == now["device"] else []
+    if FILE in changed_code(before.get("code", {}), now["code"]) and same and not found:
         tell("the task's file has been edited since the run began, which goes on with its own config.yaml's values")
-    if before["device"] != now["device"]:
-        return same
-    found = differing(before["terms"], now["terms"])
     if found:
         path, name = found[0]
         others = f" (and {', '.join(path for path, _ in found[1:])})" if found[1:] else ""
