@@ -1,5 +1,6 @@
 """Motion files as people have them, and one clear line for each that is none."""
 
+import errno
 import os
 import pickle
 import zipfile
@@ -268,7 +269,8 @@ def test_bodies_tell_that_quaternions_are_in_the_other_order(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"fps": 0}, "fps is 0, expected more than 0"),
+        ({"fps": 0}, "fps is 0, expected 0.001 to 1000"),
+        ({"fps": 1e-310}, "fps is 1e-310, expected 0.001 to 1000"),
         ({"fps": [50, 50]}, "fps has shape (2,), expected one number"),
         ({"fps": float("nan")}, "fps is nan"),
         (
@@ -287,10 +289,29 @@ def test_bodies_tell_that_quaternions_are_in_the_other_order(tmp_path: Path) -> 
         ({"joint_pos": np.array([None])}, "joint_pos holds pickled Python objects"),
         ({"joint_pos": np.full((451, 29), "x")}, "joint_pos holds <U1, expected numbers"),
         ({"joint_pos": np.ones((451, 29))}, "bodies lie up to"),
+        ({"joint_pos": np.rad2deg(bodies()["joint_pos"])}, "with joint_pos taken for degrees they are there"),
     ],
 )
 def test_an_npz_that_is_no_motion(tmp_path: Path, change: dict[str, object], reason: str) -> None:
     assert reason in refused(save(tmp_path / "bad.npz", **{**bodies(), **change}))
+
+
+def test_numbers_that_float32_cannot_hold_are_refused(tmp_path: Path) -> None:
+    # 1e200 as a position, 2e38 as one whose speed does not fit, and a line whose sum alone is not finite.
+    for column, value, what in ((0, 1e200, "body_pos_w"), (2, 2e38, "body_lin_vel_w"), (7, 1e60, "joint_pos")):
+        qpos = np.zeros((5, 7 + J))
+        qpos[:, 3] = 1.0
+        qpos[2, column] = value
+        motion = read_motion(save(tmp_path / "big.npz", fps=50, qpos=qpos))
+        with pytest.raises(
+            TickgraphError, match=f"big: {what} at 0.0[24] s is beyond 3e\\+38, more than float32 holds"
+        ):
+            motion.clip(50.0)
+    table = rows()
+    table[3, [0, 8]] = 1e308
+    np.savetxt(tmp_path / "sum.csv", table, delimiter=",")
+    with pytest.raises(TickgraphError, match="sum: joint_pos at 0.1 s is beyond"):
+        read_motion(tmp_path / "sum.csv").clip(30.0)
 
 
 def test_quaternions_within_a_thousandth_are_scaled(tmp_path: Path) -> None:
@@ -359,6 +380,22 @@ def test_a_damaged_or_strange_file_is_one_line(tmp_path: Path) -> None:
     assert "is not text" in refused(tmp_path / "binary.csv")
     assert "cannot be read" in refused(tmp_path / "absent.csv")
     assert "neither a .csv nor an .npz" in refused(tmp_path / "a.bvh")
+    for name in ("pointer.csv", "pointer.npz"):
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+        assert refused(tmp_path / name).endswith(
+            "is a pointer of Git LFS, not the motion itself; fetch it with `git lfs pull`"
+        )
+        (tmp_path / name).write_text("\n<!DOCTYPE html>\n<html><head>")
+        assert "is a web page" in refused(tmp_path / name)
+
+
+def test_a_folder_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(self: Path) -> object:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", closed)  # permissions hold nobody who is root
+    with pytest.raises(TickgraphError, match=f"^{tmp_path} cannot be read: Permission denied$"):
+        find(str(tmp_path))
 
 
 def test_references(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""Paths that begin with ~ of which nobody knows the home are paths that do not exist, told in one line."""
+"""Paths that begin with ~ of which nobody knows the home, and names too long for any file, are told in one line."""
 
 from pathlib import Path
 
 import pytest
 
+from tickgraph.bench._result import read_result
 from tickgraph.core.errors import TickgraphError
 from tickgraph.motion.load import find as find_motion
+from tickgraph.run.files import check_result
 from tickgraph.run.folder import find as find_run
 from tickgraph.tasks.registry import resolve
 
@@ -14,10 +16,18 @@ CASES = [
     (find_motion, "~nobody_here/a.npz", r"there is no motion file /.*/~nobody_here/a\.npz"),
     (resolve, "~nobody_here/task.py:make", r"there is no task file '~nobody_here/task\.py'"),
 ]
+LONG = "a" * 300
+TOO_LONG = [
+    (find_run, LONG, f"{LONG}: File name too long"),
+    (find_motion, f"{LONG}.npz", rf"^{LONG}\.npz cannot be read: File name too long"),
+    (resolve, f"{LONG}.py:make", rf"there is no task file '{LONG}\.py'"),
+    (lambda name: read_result(Path(name)), LONG, f"there is no file '{LONG}'"),
+    (lambda name: check_result(Path(name)), LONG, f"could not write {LONG}: File name too long"),
+]
 
 
-@pytest.mark.parametrize(("find", "path", "line"), CASES)
-def test_an_unknown_home_is_one_line(find, path: str, line: str) -> None:
+@pytest.mark.parametrize(("find", "path", "line"), [*CASES, *TOO_LONG])
+def test_a_path_that_nobody_has_is_one_line(find, path: str, line: str) -> None:
     with pytest.raises(TickgraphError, match=line):
         find(path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os.path import isfile  # unlike Path's, False for a name that is too long
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def read_result(path: Path) -> dict[str, Any]:
     Raises:
         TickgraphError: the file is missing, no result, or lacks something; the text names what.
     """
-    if not path.is_file():
+    if not isfile(path):
         raise TickgraphError(f"there is no file {str(path)!r}; give a result that `tickgraph bench ... --json` wrote")
     value = read_json(path, "result of a benchmark")
     _require(value, _HEADER, str(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from os.path import isfile  # unlike Path's, False for a name that is too long
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,12 @@ def _other(path: Path) -> dict[str, Any] | None:
     Raises:
         TickgraphError: another command wrote it.
     """
-    if path.is_file() and _report_other.is_log(path):
+    if isfile(path) and _report_other.is_log(path):
         raise TickgraphError(
             f"{path} is a run's log, not a result of `tickgraph bench`; give run_summary.json, which is beside it, or "
             "draw the log with `tickgraph plot RUN`"
         )
-    value = read_json(path, "result") if path.is_file() else {}
+    value = read_json(path, "result") if isfile(path) else {}
     if (foreign := _report_other.elsewhere(value, path)) is not None:
         raise TickgraphError(foreign)
     return {**_report_other.made_on(value, path), **value} if _report_other.known(value) else None

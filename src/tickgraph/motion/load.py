@@ -46,23 +46,41 @@ def read_motion(
         hint = "; unpack it first" if ending in _PACKED else hint
         hint = "; numpy.savez(FILE, fps=..., qpos=...) says what an array is" if ending == ".npy" else hint
         raise TickgraphError(f"{path} is neither a .csv nor an .npz file{hint}")
-    if path.exists() and not path.is_file():
-        raise TickgraphError(f"{path} is no ordinary file, expected a motion")
     try:
+        if path.exists() and not path.is_file():
+            raise TickgraphError(f"{path} is no ordinary file, expected a motion")
+        _check_beginning(path)
         return reader(path, skeleton or g1_skeleton(), fps, order, tell)
     except OSError as error:
         raise TickgraphError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _check_beginning(path: Path) -> None:
+    """Raise TickgraphError for what often lies under a motion's name where a download failed."""
+    with open(path, "rb") as file:
+        start = file.read(64).lstrip().lower()
+    if start.startswith(b"version https://git-lfs"):
+        raise TickgraphError(f"{path} is a pointer of Git LFS, not the motion itself; fetch it with `git lfs pull`")
+    if start.startswith((b"<!doctype html", b"<html")):
+        raise TickgraphError(f"{path} is a web page, not a motion; download the file itself")
 
 
 def find(reference: str) -> list[Path]:
     """Return the files that a reference means: the name of a shipped clip, a file, or a folder of .npz and .csv.
 
     Raises:
-        TickgraphError: there is nothing of that name.
+        TickgraphError: there is nothing of that name, or it cannot be looked at.
     """
     own = shipped()
     if reference in own:
         return [own[reference]]
+    try:
+        return _find(reference, own)
+    except OSError as error:
+        raise TickgraphError(f"{reference} cannot be read: {error.strerror or error}") from error
+
+
+def _find(reference: str, own: dict[str, Path]) -> list[Path]:
     if not reference.strip():
         raise TickgraphError(f"{reference!r} names no clip; give a clip's name, a motion file or a folder of them")
     path = Path(expanduser(reference))

@@ -18,7 +18,7 @@ from tickgraph.motion.skeleton import Skeleton
 
 MAX_BYTES = 1 << 30
 MAX_FRAMES = 500_000  # 2.8 hours at 50 frames per second, 0.8 GB with all bodies
-MAX_FPS = 1000.0
+MIN_FPS, MAX_FPS = 1e-3, 1000.0
 UNIT_TOLERANCE = 1e-3  # a quaternion's length may differ from 1 by this much; it is scaled to 1
 JOINT_SUFFIX = "_joint"
 _ROUNDING = 1e-6  # frames
@@ -57,7 +57,7 @@ class Motion:
         Raises:
             TickgraphError: there are none.
         """
-        first = max(0, math.ceil(start * self.fps - _ROUNDING))
+        first = max(0, math.ceil(min(start * self.fps, self.frames) - _ROUNDING))
         last = int(min(self.frames - 1, end * self.fps + _ROUNDING))
         if first > last:
             length, until = (self.frames - 1) / self.fps, f" to {end:g}" if end < math.inf else ""
@@ -70,14 +70,23 @@ class Motion:
         """Return the clip at `fps` frames per second, by default its own.
 
         Raises:
-            TickgraphError: the clip would have more than MAX_FRAMES frames.
+            TickgraphError: the clip would have more than MAX_FRAMES frames, or float32 cannot hold its numbers.
         """
         target = self.fps if fps is None else checked_fps(fps, "the clip")
         count = frames_at(self.frames, self.fps, target)
         if count > MAX_FRAMES:
             raise TickgraphError(f"{self.name} would have {count:,} frames at {target:g} fps; {_cut()}")
         parts = (torch.from_numpy(part) for part in (self.root_pos, self.root_quat, self.joint_pos))
-        return replace(make_clip(self.name, self.skeleton, *parts, self.fps, target, tell), notes=tuple(self.notes))
+        clip = make_clip(self.name, self.skeleton, *parts, self.fps, target, tell)
+        for what in ("joint_pos", "joint_vel", "body_pos_w", "body_lin_vel_w", "body_ang_vel_w"):
+            finite = torch.isfinite(getattr(clip, what)).flatten(1).all(dim=1)
+            if not finite.all():
+                frame = int(finite.int().argmin())
+                raise TickgraphError(
+                    f"{self.name}: {what} at {frame / target:g} s is beyond {torch.finfo(torch.float32).max:.1g}, "
+                    "more than float32 holds"
+                )
+        return replace(clip, notes=tuple(self.notes))
 
 
 def check_size(path: Path, size: int) -> None:
@@ -96,8 +105,8 @@ def check_frames(path: Path, count: int) -> None:
 
 def checked_fps(fps: float, where: str | Path) -> float:
     """Return frames per second; raises TickgraphError where they cannot be."""
-    if not (math.isfinite(fps) and 0.0 < fps <= MAX_FPS):
-        raise TickgraphError(f"{where}: fps is {fps:g}, expected more than 0 and at most {MAX_FPS:g}")
+    if not MIN_FPS <= fps <= MAX_FPS:
+        raise TickgraphError(f"{where}: fps is {fps:g}, expected {MIN_FPS:g} to {MAX_FPS:g}")
     return float(fps)
 
 

@@ -174,8 +174,9 @@ def _numbers(fields: list[str], path: Path, line: int) -> list[float]:
             f"{path}, line {line}, column {column + 1}: {fields[column][:40]!r} is not a number"
         ) from None
     if not math.isfinite(sum(numbers)):
-        column = next((i for i, number in enumerate(numbers) if not math.isfinite(number)), 0)
-        raise TickgraphError(f"{path}, line {line}, column {column + 1}: {fields[column]} is not finite")
+        column = next((i for i, number in enumerate(numbers) if not math.isfinite(number)), None)
+        if column is not None:
+            raise TickgraphError(f"{path}, line {line}, column {column + 1}: {fields[column]} is not finite")
     return numbers
 
 

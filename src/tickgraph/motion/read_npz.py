@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -249,12 +250,12 @@ def _match(
         body_orders = [[(i, i) for i in range(len(level))], [(body, i) for i, body in enumerate(level)]]
     picked = np.unique(np.linspace(0, len(pos) - 1, min(len(pos), _COMPARED)).astype(int))
 
-    def nearest(root_quat: Floats) -> tuple[float, list[int], dict[bool, float]]:
+    def nearest(root_quat: Floats, unit: float = 1.0) -> tuple[float, list[int], dict[bool, float]]:
         best, found = np.inf, in_order
         errors: dict[bool, float] = {}  # by whether the joints are in the model's order
         for joints in [order] if order is not None else [in_order, by_level]:
             ours, _ = skeleton.forward(
-                *(torch.from_numpy(part[picked]) for part in (pos[:, root], root_quat, joint_pos[:, joints]))
+                *(torch.from_numpy(part[picked]) for part in (pos[:, root], root_quat, unit * joint_pos[:, joints]))
             )
             for pairs in body_orders:
                 mine, theirs = zip(*pairs, strict=True)
@@ -269,6 +270,8 @@ def _match(
         other, columns = OTHER_ORDER[quat_order]
         if nearest(quat[:, root][:, columns])[0] < _BODY_TOLERANCE:
             hint = f"with the quaternions read as {other} they are there: give --quat {other} to `motion convert`"
+        elif nearest(quat[:, root], math.pi / 180.0)[0] < _BODY_TOLERANCE:
+            hint = "with joint_pos taken for degrees they are there: save it in radians"
         else:
             hint = "is it another robot, or another order of joints? joint_names and body_names tell the order"
         raise TickgraphError(

@@ -62,14 +62,16 @@ def check_target(path: Path) -> Path:
     Raises:
         TickgraphError: its folder does not exist or cannot be written, or `path` is no ordinary file.
     """
-    if path.is_dir():
-        raise TickgraphError(f"could not write {path}: it is a folder; name a file")
     if descriptor_of(path) is not None:
         raise TickgraphError(f"could not write {path}: a stream takes only results (--json); name a file")
-    if path.exists() and not path.is_file():
-        raise TickgraphError(f"could not write {path}: it is no ordinary file, which is what is replaced; name another")
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
+        if path.is_dir():
+            raise TickgraphError(f"could not write {path}: it is a folder; name a file")
+        if path.exists() and not path.is_file():
+            raise TickgraphError(
+                f"could not write {path}: it is no ordinary file, which is what is replaced; name another"
+            )
         temporary.touch()
         temporary.unlink()
     except OSError as error:

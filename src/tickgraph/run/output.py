@@ -71,8 +71,8 @@ def descriptor_of(target: str | Path) -> int | None:
 
 def is_stream(target: str | Path) -> bool:
     """Return whether a result's file is written to rather than replaced: a descriptor, a pipe or a device."""
-    path = Path(target)
-    return descriptor_of(target) is not None or (path.exists() and not path.is_file() and not path.is_dir())
+    exists, other = os.path.exists(target), os.path.isfile(target) or os.path.isdir(target)
+    return descriptor_of(target) is not None or (exists and not other)
 
 
 def write_stream(target: str | Path, text: str) -> None:

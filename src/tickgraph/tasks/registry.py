@@ -11,7 +11,7 @@ import traceback
 import zlib
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.metadata import entry_points
-from os.path import expanduser  # unlike Path's, leaves what has no home as it is
+from os.path import expanduser, isfile  # unlike Path's: no home, or a name too long, is no error
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -142,7 +142,7 @@ def resolve(reference: str | Path) -> TaskEntry:
         )
     if path.endswith(".py"):
         file = Path(expanduser(path))
-        if not file.is_file():
+        if not isfile(file):
             raise TickgraphError(f"there is no task file {path!r} (looked in {Path.cwd()})")
         if not function.isidentifier():
             raise TickgraphError(
