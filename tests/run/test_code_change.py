@@ -180,6 +180,24 @@ def test_so_is_what_is_called_in_a_module_of_ones_own(file: Path) -> None:
     assert changed_code(before, code_sums(load(f"{file}:task"))) == ["env.rewards.near.func"]
 
 
+def test_a_folder_that_has_moved_is_no_edit(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = code_sums(load(f"{file}:task"))
+    (tmp_path / "moved").mkdir()
+    for name in ("mine.py", "helper.py"):
+        (tmp_path / name).rename(tmp_path / "moved" / name)
+    monkeypatch.chdir("moved")
+    del sys.modules["helper"]
+    importlib.invalidate_caches()
+    assert changed_code(before, code_sums(load(f"{tmp_path / 'moved' / 'mine.py'}:task"))) == []
+
+
+def test_a_file_with_a_very_long_sum_has_one_too(file: Path) -> None:
+    file.write_text(f"LONG = {'+'.join(['1'] * 2000)}\n{file.read_text()}")
+    before = code_sums(load(f"{file}:task"))
+    file.write_text(file.read_text().replace("weight=2.0", "weight=3.0"))
+    assert changed_code(before, code_sums(load(f"{file}:task"))) == [FILE]
+
+
 def test_so_is_a_robots_file(file: Path) -> None:
     before = code_sums(load(f"{file}:task"))
     Path("model.xml").write_text(MODEL.replace("0.1", "0.2"))

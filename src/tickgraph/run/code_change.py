@@ -160,6 +160,8 @@ def _sum_of_file(name: str) -> int | None:
         data = Path(name).read_bytes()
         if name.endswith(".py"):
             data = ast.unparse(ast.parse(data)).encode()
+    except RecursionError:  # a sum of thousands of numbers, say: its bytes then, comments and all
+        pass
     except (OSError, ValueError, SyntaxError):  # a model may be given as XML, in the place of a path
         return None
     return zlib.crc32(data)
