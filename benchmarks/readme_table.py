@@ -2,7 +2,7 @@
 """The README's table of results, drawn from the JSON files that benchmarks and runs have written.
 
     python benchmarks/readme_table.py results                 a folder of `run_all.py --out results`, with all below it,
-                                                              folders named `before` left out
+                                                              folders named `before`, `trials` left out
     python benchmarks/readme_table.py old.json new.json       single files; of the same case the later one is taken
     python benchmarks/readme_table.py results --print         on the terminal, and the README stays as it is
 
@@ -34,7 +34,7 @@ UPDATES, BATCH = 8, 2048
 EPISODES = 100
 BEGIN = "<!-- results: python benchmarks/readme_table.py FOLDER -->"
 END = "<!-- end of results -->"
-BEFORE = "before"  # folder of results that later ones have replaced
+LEFT_OUT = {"before", "trials"}  # folders of results that later ones have replaced, and of parts and single steps
 NONE = "–"
 Key = tuple[Any, ...]
 
@@ -166,7 +166,7 @@ def gather(paths: Iterable[Path]) -> dict[Key, Number]:
         if not given.exists():
             raise TickgraphError(f"there is no {given}; give folders or JSON files of results")
         mine: dict[Key, Number] = {}
-        inside = (path for path in sorted(given.rglob("*.json")) if BEFORE not in path.relative_to(given).parts[:-1])
+        inside = (path for path in sorted(given.rglob("*.json")) if not LEFT_OUT & {*path.relative_to(given).parts[:-1]})
         for path in inside if given.is_dir() else [given]:
             for key, number in numbers_in(path, named=path == given):
                 if key in mine and mine[key].path != path:

@@ -502,10 +502,11 @@ def test_of_two_files_with_one_number_the_later_named_is_taken_and_a_folder_with
     assert number.text.startswith("7.50 ms")
     with pytest.raises(TickgraphError, match=r"a\.json and .*b\.json both have tick g1_walk_flat normal 4096"):
         readme_table.gather([tmp_path])
-    (tmp_path / "before").mkdir()
-    first.rename(tmp_path / "before" / "a.json")
-    assert [number.path for number in readme_table.gather([tmp_path]).values()] == [second]
-    (tmp_path / "before" / "a.json").rename(first)
+    for folder in (tmp_path / "before", tmp_path / "trials"):
+        folder.mkdir()
+        first.rename(folder / "a.json")
+        assert [number.path for number in readme_table.gather([tmp_path]).values()] == [second]
+        (folder / "a.json").rename(first)
     del slow["results"][0]["device"]
     first.write_text(json.dumps(slow))
     with pytest.raises(TickgraphError, match=r"a\.json is not whole: KeyError 'device'"):
