@@ -166,7 +166,9 @@ def gather(paths: Iterable[Path]) -> dict[Key, Number]:
         if not given.exists():
             raise TickgraphError(f"there is no {given}; give folders or JSON files of results")
         mine: dict[Key, Number] = {}
-        inside = (path for path in sorted(given.rglob("*.json")) if not LEFT_OUT & {*path.relative_to(given).parts[:-1]})
+        inside = (
+            path for path in sorted(given.rglob("*.json")) if not LEFT_OUT & {*path.relative_to(given).parts[:-1]}
+        )
         for path in inside if given.is_dir() else [given]:
             for key, number in numbers_in(path, named=path == given):
                 if key in mine and mine[key].path != path:
