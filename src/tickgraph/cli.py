@@ -22,7 +22,7 @@ from tickgraph.run.output import UNPRINTED, open_closed_streams, silence, words_
 from tickgraph.run.packages import check_compiler_cache, check_current_folder, import_fault
 from tickgraph.run.signals import EXIT_INTERRUPTED, Interrupts, end_as_by_interrupt, interrupted
 from tickgraph.run.startup import process_began, rare_collections
-from tickgraph.tasks.rebuild import judged, load, prepare
+from tickgraph.tasks.rebuild import judged, load, prepare, task_of
 
 if TYPE_CHECKING:
     from tickgraph.run.folder import RunFolder
@@ -147,6 +147,7 @@ def _dispatch(words: list[str], interrupts: Interrupts | None, began: float) -> 
         "check": _check,
         "eval": _eval,
         "play": _play,
+        "export": _export,
         "plot": _plot,
         "profile": _profile,
         "doctor": _doctor,
@@ -297,6 +298,16 @@ def _play(parsed: Parsed) -> int:
     return 0
 
 
+def _export(parsed: Parsed) -> int:
+    with _found(parsed) as run:
+        from tickgraph.run.export import export_policy, lines
+
+        value = export_policy(task_of(run), run, Path(parsed.get("onnx") or run.path / "policy.onnx"))
+        _write_result(parsed, value)
+        print("\n".join(lines(value)))
+    return 0
+
+
 def _plot(parsed: Parsed) -> int:
     from tickgraph.run.plot import plot_learning_curve
 
@@ -382,7 +393,7 @@ def _check_targets(parsed: Parsed) -> None:
     """Refuse a result's file that cannot be written before the work, not behind it."""
     from tickgraph.run.files import check_result, check_target
 
-    for option, check in (("json", check_result), ("video", check_target)):
+    for option, check in (("json", check_result), ("video", check_target), ("onnx", check_target)):
         target = parsed.get(option)
         if target is not None:
             check(Path(target))

@@ -39,6 +39,10 @@ class ActionTerm:
     def reset(self, mask: Tensor) -> None:
         """Forget the last episode of the worlds of a mask."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return as plain data what a controller on the robot must know to obey the term, for `tickgraph export`."""
+        return {}
+
 
 class DelayLine:
     """The last frames of a vector in every world, read ``lag`` ticks back; each world draws its lag at a reset.

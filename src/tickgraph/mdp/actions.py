@@ -28,7 +28,7 @@ class JointAction(ActionTerm):
     episode, and where nothing was sent yet, the target is the clipped offset.
 
     Attributes:
-        actuator_names, joint_names: in the order of the columns.
+        actuator_names, actuator_kinds, joint_names: in the order of the columns.
         scale, offset: (dim,) float32, units of the target.
         processed_actions: (N, dim) float32, the last targets.
     """
@@ -51,6 +51,7 @@ class JointAction(ActionTerm):
                     f"{index.actuator_names[a]!r} is of kind {index.actuator_kind[a]!r}; choose another action term"
                 )
         self.actuator_names = tuple(index.actuator_names[a] for a in chosen)
+        self.actuator_kinds = tuple(index.actuator_kind[a] for a in chosen)
         joints = [int(index.actuator_joint[a]) for a in chosen]
         self.joint_names = tuple(index.joint_names[j] for j in joints)
         self._dim = len(chosen)
@@ -81,6 +82,17 @@ class JointAction(ActionTerm):
 
     def apply(self) -> None:
         self._env.sim.ctrl.index_copy_(1, self._columns, self.processed_actions)
+
+    def facts(self) -> dict[str, Any]:
+        """Return by column joint, actuator and its kind, scale, offset, and limits of the target (None: no limits)."""
+        return {
+            "joint_names": list(self.joint_names),
+            "actuator_names": list(self.actuator_names),
+            "actuator_kinds": list(self.actuator_kinds),
+            "scale": self.scale.tolist(),
+            "offset": self.offset.tolist(),
+            "clip": None if self._limits is None else torch.stack(self._limits, dim=1).tolist(),
+        }
 
     def reset(self, mask: Tensor) -> None:
         fill_rows(self.processed_actions, mask, self._clip(self.offset))

@@ -112,6 +112,17 @@ at once, and what came after the last checkpoint is lost. Go on with --resume.""
             overrides=True,
         ),
         Command(
+            "export",
+            "RUN",
+            "write a trained policy as ONNX, for a robot",
+            """\
+Write the newest checkpoint's policy as one ONNX file, and check it with ONNX Runtime on the policy's own observations.
+Input "obs" (batch, O) float32 is what the task's terms observe, normalisation is inside; output "actions" (batch, A)
+float32 in [-1, 1] is the deterministic action. The file's metadata say how to make the one and to obey the other.
+Needs the extra `export` (onnx, onnxscript, onnxruntime).""",
+            (Option("onnx", "FILE", "the file to write (default: policy.onnx in the run's folder)"), RUNS, JSON, DEBUG),
+        ),
+        Command(
             "plot",
             "RUN",
             "draw a run's learning curve",

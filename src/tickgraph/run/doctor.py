@@ -49,6 +49,7 @@ def examine() -> list[Finding]:
         _COMPILING: _compiler,
         "GPU": _gpu,
         "gpu extra": _gpu_extra,
+        "export extra": _export_extra,
         "rendering": _rendering,
         "disk here": _disk,
     }
@@ -164,6 +165,16 @@ def _gpu_extra() -> Finding:
         return Finding("gpu extra", True, what, "backend mjwarp runs here; beside a GPU it is the one that is used")
     why = f"only {next(iter(found))} is installed" if found else "not installed"
     return Finding("gpu extra", False, why, f"needed on a GPU alone: {install_extra('gpu')}")
+
+
+def _export_extra() -> Finding:
+    found = {name: installed(name) for name in ("onnx", "onnxscript", "onnxruntime")}
+    lacking = [name for name, version in found.items() if version is None]
+    if not lacking:
+        what = ", ".join(f"{name} {version}" for name, version in found.items())
+        return Finding("export extra", True, what, "`tickgraph export` writes policies for a robot")
+    why = f"without {' and '.join(lacking)}" if len(lacking) < len(found) else "not installed"
+    return Finding("export extra", False, why, f"needed by `tickgraph export` alone: {install_extra('export')}")
 
 
 def installed(name: str) -> str | None:

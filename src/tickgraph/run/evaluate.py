@@ -110,6 +110,10 @@ class Player:
         num_envs: worlds.
         policy: the policy's tensors by arena name ("policy/..."), or None for an untrained policy.
 
+    Attributes:
+        env: the environment.
+        learner: owner of the policy; it never learns here.
+
     Raises:
         TickgraphError: the policy does not fit the task.
     """
@@ -131,6 +135,7 @@ class Player:
         arena.seal()
         if policy is not None:
             load_policy(arena, policy)
+        self.learner = learner
         self.env.attach(policy=GreedyPolicy(learner))
 
     def tick(self) -> None:

@@ -64,7 +64,6 @@ def check_target(path: Path) -> Path:
     """
     if descriptor_of(path) is not None:
         raise TickgraphError(f"could not write {path}: a stream takes only results (--json); name a file")
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
         if path.is_dir():
             raise TickgraphError(f"could not write {path}: it is a folder; name a file")
@@ -72,6 +71,7 @@ def check_target(path: Path) -> Path:
             raise TickgraphError(
                 f"could not write {path}: it is no ordinary file, which is what is replaced; name another"
             )
+        temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
         temporary.touch()
         temporary.unlink()
     except OSError as error:

@@ -11,8 +11,7 @@ from pathlib import Path
 from tickgraph.core.errors import TickgraphError
 from tickgraph.core.install import install_extra
 
-GPU = "the extra gpu"
-# What pip installs for the modules that this package imports.
+# What pip installs for the modules that this package imports; of some, which extra.
 PACKAGES = {
     "torch": "torch",
     "mujoco": "mujoco-core[rendering]",
@@ -24,9 +23,8 @@ PACKAGES = {
     "safetensors": "safetensors",
     "imageio_ffmpeg": "imageio-ffmpeg",
     "matplotlib": "matplotlib",
-    "mujoco_warp": GPU,
-    "warp": GPU,
 }
+EXTRAS = {"mujoco_warp": "gpu", "warp": "gpu", "onnx": "export", "onnxruntime": "export", "onnxscript": "export"}
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _HERE = str(Path(__file__).parents[1])
 _LIBRARIES = ("site-packages", "dist-packages")
@@ -44,7 +42,7 @@ def _shadowed_package(error: BaseException | None) -> TickgraphError | None:
     if error is None:
         return None
     ran = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
-    for module in PACKAGES:
+    for module in (*PACKAGES, *EXTRAS):
         specs = [PathFinder.find_spec(module, [entry]) for entry in sys.path]
         files = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
         installed = [file for file in files if any(name in Path(file).parts for name in _LIBRARIES)]
@@ -70,7 +68,7 @@ def missing_package(error: BaseException | None) -> TickgraphError | None:
     while error is not None and not isinstance(error, ModuleNotFoundError):
         error = error.__cause__
     module = str(error.name).partition(".")[0] if error is not None else ""
-    if error is None or module not in PACKAGES or sys.modules.get(module) is not None:
+    if error is None or module not in {*PACKAGES, *EXTRAS} or sys.modules.get(module) is not None:
         return None  # of an installed package a part is missing: another version
     importer, step = "", error.__traceback__
     while step is not None:
@@ -79,8 +77,7 @@ def missing_package(error: BaseException | None) -> TickgraphError | None:
         step = step.tb_next
     if not importer.startswith(_HERE) and not any(name in Path(importer).parts for name in _LIBRARIES):
         return None
-    package = PACKAGES[module]
-    command = install_extra("gpu") if package is GPU else f"pip install '{package}'"
+    command = install_extra(EXTRAS[module]) if module in EXTRAS else f"pip install '{PACKAGES[module]}'"
     return TickgraphError(f"the package for {module!r} is not installed in this Python; run: {command}")
 
 

@@ -1,0 +1,174 @@
+"""What a controller on the robot must know of a task to feed its policy and to obey it, as plain data."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tickgraph.env.env import Env
+from tickgraph.env.observations import ObservationTerm
+from tickgraph.env.scene import PARTS, Entity, SceneEntity
+from tickgraph.env.term import label
+from tickgraph.sim.index import UNLIMITED
+
+GROUP = "actor"
+
+
+def controller_facts(env: Env) -> dict[str, Any]:
+    """Return how observations are made, what actions mean, and the joints and gains of what they drive.
+
+    Keys:
+        step_dt, physics_dt: seconds of a control step and of a physics step.
+        observations: the terms of group "actor" in their order, each with `start` and `dim` in the vector, `function`,
+            `params`, `selected` (names of what a selector chose; what is not named is all, in the entity's order),
+            `history_length` (frames, oldest first; 0: the newest alone), `clip` and, behind it, `scale`. Noise and
+            delay belong to the training.
+        actions: the terms in their order, each with `start`, `dim`, `entity` and what it says of itself
+            (`ActionTerm.facts`).
+        commands: the terms, each with its configuration.
+        entities: by name; joints in the model's order with default positions (rad, m), ranges, and the model's own
+            damping and armature; actuators with stiffness (N m/rad), damping (N m s/rad) and limits of force. What
+            damps a joint in the simulation is its own damping and its actuator's together.
+    """
+    return {
+        "step_dt": env.step_dt,
+        "physics_dt": env.physics_dt,
+        "observations": list(_observations(env)),
+        "actions": list(_actions(env)),
+        "commands": [
+            {"name": name, "function": label(cfg), **_fields(cfg)}
+            for name, cfg in env.command_manager.cfgs.items()
+            if cfg is not None
+        ],
+        "entities": {name: _entity(entity) for name, entity in env.scene.entities.items()},
+    }
+
+
+def flat_facts(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return the part of `controller_facts` that mjlab's exporter writes too, as comma-separated text, by its names.
+
+    They are of the entity that the first action drives: a stiffness and a damping for each of its joints, 0 where no
+    position actuator drives it. The damping is that of the actuator and the joint together: models such as the Go2's
+    have all of it in the joint, and on the robot it is the motor that must damp.
+    """
+    name = facts["actions"][0]["entity"]
+    entity = facts["entities"][name]
+    by_joint = {actuator["joint"]: actuator for actuator in entity["actuators"]}
+    gains = [by_joint.get(joint, {"stiffness": 0.0, "damping": 0.0}) for joint in entity["joint_names"]]
+    damping = [gain["damping"] + own for gain, own in zip(gains, entity["joint_damping"], strict=True)]
+    scales = [scale for action in facts["actions"] for scale in action.get("scale", [1.0] * action["dim"])]
+    return {
+        "joint_names": _text(entity["joint_names"]),
+        "joint_stiffness": _text(gain["stiffness"] for gain in gains),
+        "joint_damping": _text(damping),
+        "default_joint_pos": _text(entity["default_joint_pos"]),
+        "command_names": _text(command["name"] for command in facts["commands"]),
+        "observation_names": _text(term["name"] for term in facts["observations"]),
+        "action_scale": _text(scales),
+    }
+
+
+def _text(values: Any) -> str:
+    return ",".join(f"{value:.7g}" if isinstance(value, float) else str(value) for value in values)
+
+
+def _observations(env: Env) -> Any:
+    start = 0
+    for name, term in env.observation_manager.groups[GROUP].items():
+        cfg, scale = term.cfg, term.scale
+        yield {
+            "name": name,
+            "function": label(cfg),
+            "start": start,
+            "dim": term.dim,
+            "history_length": cfg.history_length,
+            "clip": None if cfg.clip is None else list(cfg.clip),
+            "scale": scale.tolist() if isinstance(scale, Tensor) else scale,
+            "params": _params(term),
+            "selected": {
+                key: _selected(env, value) for key, value in term.term.params.items() if isinstance(value, SceneEntity)
+            },
+        }
+        start += term.dim
+
+
+def _params(term: ObservationTerm) -> dict[str, Any]:
+    """Return what a term's function is given by name, defaults included, where it is plain data or has a name."""
+    func = term.cfg.func
+    known = inspect.signature(func).parameters if inspect.isfunction(func) else {}
+    values = {key: p.default for key, p in known.items() if p.default is not p.empty} | term.term.params
+    hidden = (SceneEntity, Tensor)
+    return {key: _plain(value) for key, value in values.items() if key != "rng" and not isinstance(value, hidden)}
+
+
+def _selected(env: Env, chosen: SceneEntity) -> dict[str, Any]:
+    index, result = env.scene.entities[chosen.name].index, {"entity": chosen.name}
+    for part in PARTS:
+        ids = getattr(chosen, f"{part}_ids")
+        if isinstance(ids, Tensor):
+            names = getattr(index, f"{part}_names")
+            result[f"{part}_names"] = [names[i] for i in ids.tolist()]
+    return result
+
+
+def _actions(env: Env) -> Any:
+    start = 0
+    for name, term in env.action_manager.terms.items():
+        head = {"name": name, "function": type(term).__name__, "start": start, "dim": term.dim}
+        yield {**head, "entity": term.entity.name, **term.facts()}
+        start += term.dim
+
+
+def _entity(entity: Entity) -> dict[str, Any]:
+    index = entity.index
+    actuators = [
+        {
+            "name": name,
+            "joint": index.joint_names[joint] if joint >= 0 else None,
+            "kind": kind,
+            "stiffness": float(kp),
+            "damping": float(kd),
+            "force_range": _limits(force),
+        }
+        for name, joint, kind, kp, kd, force in zip(
+            *(index.actuator_names, index.actuator_joint.tolist(), index.actuator_kind),
+            *(index.actuator_kp, index.actuator_kd, index.actuator_force_range.tolist()),
+            strict=True,
+        )
+    ]
+    return {
+        "floating": index.floating,
+        "joint_names": list(index.joint_names),
+        "default_joint_pos": index.default_joint_pos.tolist(),
+        "joint_range": [_limits(pair) for pair in index.joint_range.tolist()],
+        "joint_damping": index.joint_damping.tolist(),
+        "joint_armature": index.joint_armature.tolist(),
+        "actuators": actuators,
+    }
+
+
+def _limits(pair: Any) -> list[float] | None:
+    """Return a range, None where there is none."""
+    low, high = map(float, pair)
+    return None if low <= -UNLIMITED and high >= UNLIMITED else [low, high]
+
+
+def _fields(node: Any) -> dict[str, Any]:
+    return {field.name: _plain(getattr(node, field.name)) for field in fields(node) if field.name != "class_type"}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; a function or class by its name."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return _fields(value)
+    return getattr(value, "__name__", type(value).__name__)

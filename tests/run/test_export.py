@@ -1,0 +1,194 @@
+"""An exported policy computes what the run's does, and says all that a controller needs: one walks by it alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from run_toys import TASK, train
+
+from tickgraph import Env, cli, load_task
+from tickgraph.core.arena import Arena
+from tickgraph.env.config import ObservationTermCfg
+from tickgraph.env.scene import SceneEntityCfg
+from tickgraph.learn.build import make_learner
+from tickgraph.mdp import observations
+from tickgraph.run import export
+from tickgraph.run.controller import controller_facts, flat_facts
+from tickgraph.run.evaluate import load_policy
+from tickgraph.run.folder import RunFolder
+from tickgraph.run.session import newest_policy
+from tickgraph.tasks.rebuild import task_of
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def actions_of(file: Path, obs: torch.Tensor) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    return session.run(["actions"], {"obs": obs.numpy()})[0]
+
+
+def greedy(run: RunFolder, obs: torch.Tensor, actions: int) -> np.ndarray:
+    """Return the run's deterministic actions, by its learner."""
+    task, arena = task_of(run), Arena("cpu")
+    learner = make_learner(task.train.algo, {"actor": obs.shape[1], "critic": obs.shape[1]}, actions, 4, arena, 0)
+    arena.seal()
+    load_policy(arena, {k: v for k, v in newest_policy(task, run)[0].items()})
+    with torch.no_grad():
+        return torch.tanh(learner.gaussian(obs)[0]).numpy()
+
+
+@pytest.mark.parametrize("algo", ["flashsac", "sac"])
+def test_the_file_computes_what_the_run_does(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = train("a", "--iterations", "40", "--algo", algo, "--train.ticks-per-iteration", "1")
+    capsys.readouterr()
+    assert cli.main(["export", "cartpole_swingup/a", "--json", "facts.json"]) == 0
+    file = run.path / "policy.onnx"
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{file}: iteration 40, obs (batch, 5) to actions (batch, 1), 50 Hz"
+    assert said[1].startswith("checked with ONNX Runtime on 40 observations of its own episodes: largest difference ")
+    assert "  pole_angle  1:3  joint_pos_sin_cos" in said
+    model = onnx.load(file)
+    onnx.checker.check_model(model)
+    (given,), (made,) = model.graph.input, model.graph.output
+    assert [given.name, made.name] == ["obs", "actions"]
+    assert [dim.dim_param or dim.dim_value for dim in given.type.tensor_type.shape.dim] == ["batch", 5]
+    for rows in (1, 7):  # far from what the policy observes too: the normalisation is inside
+        obs = 3.0 * torch.randn(rows, 5, generator=torch.Generator().manual_seed(rows)) + 1.0
+        np.testing.assert_allclose(actions_of(file, obs), greedy(run, obs, 1), atol=1e-5)
+    assert b"export.py" not in file.read_bytes()  # no path of this machine
+    assert model.ir_version == 8 and [entry.version for entry in model.opset_import] == [18]
+    written = {entry.key: entry.value for entry in model.metadata_props}
+    facts = json.loads(written["tickgraph"])
+    assert facts["task"] == TASK and facts["iteration"] == 40 and facts["algo"] == algo
+    value = json.loads(Path("facts.json").read_text())
+    assert {key: value[key] for key in facts} == facts
+    assert value["checked"]["observations"] == 40 and value["checked"]["largest_difference"] <= export.TOLERANCE
+    assert value["bytes"] == file.stat().st_size
+
+
+def deploy() -> Any:
+    spec = importlib.util.spec_from_file_location("deploy", ROOT / "examples" / "deploy.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["deploy"] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_controller_that_knows_the_file_alone_does_what_the_environment_does() -> None:
+    run = train("b", "--iterations", "12", "--evaluation.ignore-s", "0", task="go2_walk_flat")
+    assert cli.main(["export", str(run.path), "--onnx", "go2.onnx"]) == 0
+    task, example = task_of(run), deploy()
+    cfg = task.env
+    cfg.events, cfg.episode_length_s = {}, 20.0
+    with Env(cfg, 1, "cpu", "mujoco", "eager", seed=5) as env:
+        phase = env.command_manager.get_command("gait")[0, 0].item()
+        twist = tuple(env.command_manager.get_command("twist")[0].tolist())
+        controller = example.Controller("go2.onnx", twist, phase)
+        robot = example.SimulatedRobot(controller.facts)
+        robot.data.qpos[:], robot.data.qvel[:] = env.sim.view("qpos")[0].numpy(), env.sim.view("qvel")[0].numpy()
+        example.mujoco.mj_forward(robot.model, robot.data)
+        arena, obs = Arena("cpu"), env.obs["actor"].clone()
+        dims = dict(env.observation_manager.dims)
+        learner = make_learner(task.train.algo, dims, env.action_manager.total_dim, 1, arena, 0)
+        arena.seal()
+        load_policy(arena, newest_policy(task, run)[0])
+        moved = 0.0
+        for _ in range(20):
+            np.testing.assert_allclose(controller.observe(robot.sense()), obs[0].numpy(), atol=1e-3)
+            targets = controller.step(robot.sense())
+            with torch.no_grad():
+                action = torch.tanh(learner.gaussian(obs)[0])
+            obs = env.step(action)[0]["actor"].clone()
+            assert not env.done.any()
+            term = env.action_manager.terms["joint_pos"]
+            np.testing.assert_allclose(targets, term.processed_actions[0].numpy(), atol=1e-3)
+            robot.obey(controller.actuator_names, targets)
+            moved = max(moved, float(obs[0, 18:30].abs().max()))
+        assert moved > 0.5  # rad/s: it was no robot that stands still
+    assert isinstance(example.main("go2.onnx", seconds=0.1), float)
+
+
+def test_the_go2s_damping_is_that_of_its_joints_and_gains_are_by_name() -> None:
+    with Env(load_task("go2_walk_flat").env, 1, execution="eager") as env:
+        facts = controller_facts(env)
+    flat = flat_facts(facts)
+    assert flat["joint_damping"] == ",".join(["0.5"] * 12) and flat["joint_stiffness"] == ",".join(["35"] * 12)
+    assert flat["joint_names"].startswith("FL_hip_joint,FL_thigh_joint") and flat["action_scale"].startswith("0.4,")
+    assert flat["default_joint_pos"] == "0,0.8,-1.5,0,0.8,-1.5,0,1,-1.5,0,1,-1.5"
+    by_joint = {a["joint"]: a["force_range"] for a in facts["entities"]["robot"]["actuators"]}
+    assert by_joint["FL_calf_joint"] == [-45.43, 45.43] and by_joint["FL_hip_joint"] == [-23.7, 23.7]
+    assert next(c for c in facts["commands"] if c["name"] == "gait")["frequency"] == 2.0
+
+
+def test_scale_clip_history_and_selection_are_said() -> None:
+    cfg = load_task("g1_walk_flat").env
+    cfg.observations["actor"].terms = {
+        "speed": ObservationTermCfg(
+            observations.base_ang_vel, scale=(0.5, 1.0, 2.0), clip=(-1.0, 1.0), history_length=3
+        ),
+        "ankles": ObservationTermCfg(
+            observations.joint_pos_rel, {"asset_cfg": SceneEntityCfg("robot", joint_names=(".*ankle_pitch.*",))}
+        ),
+    }
+    with Env(cfg, 1, execution="eager") as env:
+        speed, ankles = controller_facts(env)["observations"]
+    assert (speed["start"], speed["dim"], speed["history_length"]) == (0, 9, 3)
+    assert speed["scale"] == [0.5, 1.0, 2.0] and speed["clip"] == [-1.0, 1.0] and speed["selected"] == {}
+    assert (ankles["start"], ankles["dim"], ankles["function"]) == (9, 2, "joint_pos_rel")
+    chosen = ["left_ankle_pitch_joint", "right_ankle_pitch_joint"]
+    assert ankles["selected"] == {"asset_cfg": {"entity": "robot", "joint_names": chosen}}
+
+
+def test_what_goes_wrong_is_one_line_and_leaves_the_old_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train("a", "--iterations", "6")
+    capsys.readouterr()
+    for words, line in (
+        ("export", "`tickgraph export` needs RUN; see `tickgraph export --help`"),
+        ("export b", "there is no run 'b'"),
+        (
+            "export cartpole_swingup/a --onnx absent/a.onnx",
+            "could not write absent/a.onnx: there is no folder absent; make it",
+        ),
+        ("export cartpole_swingup/a --onnx .", "could not write .: it is a folder; name a file"),
+        ("export cartpole_swingup/a --epizodes 3", "has no option --epizodes"),
+    ):
+        assert cli.main(words.split()) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert line in said
+    file = run.path / "policy.onnx"
+    file.write_bytes(b"old")
+    monkeypatch.setattr(export, "TOLERANCE", -1.0)
+    assert cli.main(["export", "cartpole_swingup/a"]) == 2
+    assert "differs by" in capsys.readouterr().err and file.read_bytes() == b"old"
+    for saved in (run.path / "checkpoints").iterdir():
+        saved.unlink()
+    assert cli.main(["export", "cartpole_swingup/a"]) == 2
+    assert "has no checkpoint yet" in capsys.readouterr().err
+
+
+def test_a_machine_without_the_extra_is_told_how_to_get_it(tmp_path: Path) -> None:
+    run = train("a", "--iterations", "6")
+    blocked = (
+        "import sys; sys.modules['onnxscript'] = None; from tickgraph.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", blocked, "export", str(run.path)], capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"'onnxscript' is not installed in this Python; run: pip install -e '{ROOT}[export]'" in done.stderr
