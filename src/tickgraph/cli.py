@@ -301,8 +301,10 @@ def _play(parsed: Parsed) -> int:
 def _export(parsed: Parsed) -> int:
     with _found(parsed) as run:
         from tickgraph.run.export import export_policy, lines
+        from tickgraph.run.files import check_target
 
-        value = export_policy(task_of(run), run, Path(parsed.get("onnx") or run.path / "policy.onnx"))
+        target = check_target(Path(parsed.get("onnx") or run.path / "policy.onnx"))
+        value = export_policy(task_of(run), run, target)
         _write_result(parsed, value)
         print("\n".join(lines(value)))
     return 0

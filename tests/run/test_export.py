@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import subprocess
@@ -25,6 +26,7 @@ from tickgraph.mdp import observations
 from tickgraph.run import export
 from tickgraph.run.controller import controller_facts, flat_facts
 from tickgraph.run.evaluate import load_policy
+from tickgraph.run.files import plain
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.session import newest_policy
 from tickgraph.tasks.rebuild import task_of
@@ -155,6 +157,32 @@ def test_scale_clip_history_and_selection_are_said() -> None:
     assert ankles["selected"] == {"asset_cfg": {"entity": "robot", "joint_names": chosen}}
 
 
+class Constant:
+    """An observation that is an object, as an author may write one."""
+
+    def __call__(self, env: Any, gain: float = 2.0) -> torch.Tensor:
+        return torch.full((env.num_envs, 1), gain, device=env.device)
+
+
+def table(env: Any, values: torch.Tensor, k: int, most: float = float("inf")) -> torch.Tensor:
+    return (k * values).expand(env.num_envs, -1)
+
+
+def test_terms_of_every_kind_have_names_and_numbers_and_no_address() -> None:
+    cfg = load_task("cartpole_swingup").env
+    cfg.observations["actor"].terms = {
+        "object": ObservationTermCfg(Constant()),
+        "partial": ObservationTermCfg(functools.partial(table, k=2), {"values": torch.tensor([[1.0, 0.5]])}),
+        "lambda": ObservationTermCfg(lambda env: torch.zeros(env.num_envs, 1)),
+    }
+    with Env(cfg, 2, execution="eager") as env:
+        terms = plain(controller_facts(env))["observations"]
+        described = env.describe()["terms"]["observations"]
+    assert [(term["function"], term["start"]) for term in terms] == [("Constant", 0), ("table", 1), ("<lambda>", 3)]
+    assert terms[1]["params"] == {"k": 2, "values": [[1.0, 0.5]], "most": None}
+    assert [row["function"] for row in described if row["group"] == "actor"] == ["Constant", "table", "<lambda>"]
+
+
 def test_what_goes_wrong_is_one_line_and_leaves_the_old_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,9 +203,16 @@ def test_what_goes_wrong_is_one_line_and_leaves_the_old_file(
         assert line in said
     file = run.path / "policy.onnx"
     file.write_bytes(b"old")
-    monkeypatch.setattr(export, "TOLERANCE", -1.0)
-    assert cli.main(["export", "cartpole_swingup/a"]) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "TOLERANCE", -1.0)
+        assert cli.main(["export", "cartpole_swingup/a"]) == 2
     assert "differs by" in capsys.readouterr().err and file.read_bytes() == b"old"
+    policy, iteration = newest_policy(task_of(run), run)
+    broken = {name: torch.full_like(value, torch.nan) for name, value in policy.items()}
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "newest_policy", lambda task, run: (broken, iteration))
+        assert cli.main(["export", "cartpole_swingup/a"]) == 2
+    assert "numbers that are not finite" in capsys.readouterr().err and file.read_bytes() == b"old"
     for saved in (run.path / "checkpoints").iterdir():
         saved.unlink()
     assert cli.main(["export", "cartpole_swingup/a"]) == 2

@@ -16,7 +16,7 @@ from tickgraph.core.quiet import unheard
 from tickgraph.env.actions import DelayLine
 from tickgraph.env.config import GaussianNoiseCfg, ObservationGroupCfg, ObservationTermCfg, UniformNoiseCfg
 from tickgraph.env.kept import kept_by_tick
-from tickgraph.env.term import Call, Manager, Term, calling, described, plain
+from tickgraph.env.term import Call, Manager, Term, calling, described, label, plain
 
 if TYPE_CHECKING:
     from tickgraph.env.env import Env
@@ -204,7 +204,7 @@ class ObservationManager(Manager):
                     {
                         "name": name,
                         "group": group,
-                        "function": getattr(term.cfg.func, "__name__", str(term.cfg.func)),
+                        "function": label(term.cfg),
                         "dim": term.dim,
                         "scale": term.cfg.scale,
                         "noise": None if term.noise is None else str(term.noise),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -266,8 +267,11 @@ class Call:
 
 
 def label(cfg: Any) -> str:
+    """Return the name of a term's function or class: of a partial what it calls, of an object its class."""
     target = getattr(cfg, "func", None) or getattr(cfg, "class_type", None)
-    return getattr(target, "__name__", str(target))
+    while isinstance(target, functools.partial):
+        target = target.func
+    return str(getattr(target, "__name__", type(target).__name__))
 
 
 def plain(value: Any) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from tickgraph.env.term import label
 from tickgraph.sim.index import UNLIMITED
 
 GROUP = "actor"
+MOST_NUMBERS = 10_000
 
 
 def controller_facts(env: Env) -> dict[str, Any]:
@@ -24,9 +26,9 @@ def controller_facts(env: Env) -> dict[str, Any]:
     Keys:
         step_dt, physics_dt: seconds of a control step and of a physics step.
         observations: the terms of group "actor" in their order, each with `start` and `dim` in the vector, `function`,
-            `params`, `selected` (names of what a selector chose; what is not named is all, in the entity's order),
-            `history_length` (frames, oldest first; 0: the newest alone), `clip` and, behind it, `scale`. Noise and
-            delay belong to the training.
+            `params` (None: none, or unlimited), `selected` (names of what a selector chose; what is not named is all,
+            in the entity's order), `history_length` (frames, oldest first; 0: the newest alone), `clip` and, behind it,
+            `scale`. Noise and delay belong to the training.
         actions: the terms in their order, each with `start`, `dim`, `entity` and what it says of itself
             (`ActionTerm.facts`).
         commands: the terms, each with its configuration.
@@ -76,7 +78,7 @@ def _text(values: Any) -> str:
     return ",".join(f"{value:.7g}" if isinstance(value, float) else str(value) for value in values)
 
 
-def _observations(env: Env) -> Any:
+def _observations(env: Env) -> Iterator[dict[str, Any]]:
     start = 0
     for name, term in env.observation_manager.groups[GROUP].items():
         cfg, scale = term.cfg, term.scale
@@ -97,12 +99,14 @@ def _observations(env: Env) -> Any:
 
 
 def _params(term: ObservationTerm) -> dict[str, Any]:
-    """Return what a term's function is given by name, defaults included, where it is plain data or has a name."""
-    func = term.cfg.func
+    """Return what a term's function is given by name, with defaults and what a partial has bound."""
+    func, bound = term.cfg.func, dict[str, Any]()
+    while isinstance(func, functools.partial):
+        func, bound = func.func, func.keywords | bound
     known = inspect.signature(func).parameters if inspect.isfunction(func) else {}
-    values = {key: p.default for key, p in known.items() if p.default is not p.empty} | term.term.params
-    hidden = (SceneEntity, Tensor)
-    return {key: _plain(value) for key, value in values.items() if key != "rng" and not isinstance(value, hidden)}
+    values = {key: p.default for key, p in known.items() if p.default is not p.empty} | bound | term.term.params
+    shown = {key: value for key, value in values.items() if key != "rng" and not isinstance(value, SceneEntity)}
+    return {key: _plain(value) for key, value in shown.items()}
 
 
 def _selected(env: Env, chosen: SceneEntity) -> dict[str, Any]:
@@ -115,7 +119,7 @@ def _selected(env: Env, chosen: SceneEntity) -> dict[str, Any]:
     return result
 
 
-def _actions(env: Env) -> Any:
+def _actions(env: Env) -> Iterator[dict[str, Any]]:
     start = 0
     for name, term in env.action_manager.terms.items():
         head = {"name": name, "function": type(term).__name__, "start": start, "dim": term.dim}
@@ -162,7 +166,7 @@ def _fields(node: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it; a function or class by its name."""
+    """Return a value as JSON has it: a function or class by its name, a tensor by its numbers where they are few."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -171,4 +175,6 @@ def _plain(value: Any) -> Any:
         return [_plain(part) for part in value]
     if is_dataclass(value) and not isinstance(value, type):
         return _fields(value)
+    if isinstance(value, Tensor) and value.numel() <= MOST_NUMBERS:
+        return value.tolist()
     return getattr(value, "__name__", type(value).__name__)

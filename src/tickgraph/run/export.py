@@ -46,6 +46,7 @@ class _Greedy(nn.Module):
         return torch.tanh(self._learner.gaussian(obs)[0])
 
 
+@torch.no_grad()
 def export_policy(task: Task, run: RunFolder, target: Path) -> dict[str, Any]:
     """Write the policy of a run's newest checkpoint as ONNX, once ONNX Runtime has been seen to compute the same.
 
@@ -63,7 +64,8 @@ def export_policy(task: Task, run: RunFolder, target: Path) -> dict[str, Any]:
         and `checked`: `observations` compared and `largest_difference` of an action.
 
     Raises:
-        TickgraphError: the run has no checkpoint, its policy does not fit the task, or the file computes another one.
+        TickgraphError: the run has no checkpoint, its policy does not fit the task or is not finite, or the file
+            computes another one.
     """
     policy, iteration = newest_policy(task, run)
     task.train.device, task.train.backend = "cpu", AUTO
@@ -80,6 +82,10 @@ def export_policy(task: Task, run: RunFolder, target: Path) -> dict[str, Any]:
         )
     finally:
         player.close()
+    if not torch.isfinite(network(seen)).all():
+        raise TickgraphError(
+            f"the policy of iteration {iteration} acts with numbers that are not finite: nothing to export"
+        )
     model = _model(network, seen.shape[1])
     run_path = {"run_path": str(run.path)}
     for key, value in {**flat_facts(facts), **run_path, KEY: json.dumps(facts, ensure_ascii=False)}.items():
@@ -127,7 +133,6 @@ def _meant(term: dict[str, Any]) -> str:
     return f"{term['function']} of {term['entity']}{target}"
 
 
-@torch.no_grad()
 def _observed(player: Player) -> Tensor:
     """Return what the policy observes in its own episodes, (rows, O) float32."""
     seen = []
@@ -137,7 +142,6 @@ def _observed(player: Player) -> Tensor:
     return torch.cat(seen)
 
 
-@torch.no_grad()
 def _model(network: nn.Module, width: int) -> onnx.ModelProto:
     with _unheard():
         program = torch.onnx.export(
@@ -182,12 +186,9 @@ def _unheard() -> Iterator[None]:
         logger.setLevel(before)
 
 
-@torch.no_grad()
 def _largest_difference(data: bytes, network: nn.Module, seen: Tensor) -> float:
     """Return by how much an action of the file, all rows at once and one by itself, differs from the network's."""
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    largest = 0.0
-    for rows in (seen, seen[-1:]):
-        (found,) = session.run([OUTPUT], {INPUT: rows.numpy()})
-        largest = max(largest, float((torch.from_numpy(found) - network(rows)).abs().max()))
-    return largest
+    found = [torch.from_numpy(session.run([OUTPUT], {INPUT: rows.numpy()})[0]) for rows in (seen, seen[-1:])]
+    wanted = [network(seen), network(seen[-1:])]
+    return float(torch.cat([(a - b).abs() for a, b in zip(found, wanted, strict=True)]).max())
