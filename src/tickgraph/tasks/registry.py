@@ -239,7 +239,10 @@ def _what(error: BaseException) -> str:
     """Return an error's type and message; of a call of sys.exit what to do about it."""
     if isinstance(error, SystemExit):
         return "it ends the program (sys.exit); keep what is a script behind if __name__ == '__main__'"
-    text = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}{_fields_hint(error)}"
+    said, hint = str(error.msg if isinstance(error, SyntaxError) else error), _fields_hint(error)
+    if hint:
+        said = said.partition(". Did you mean")[0]  # Python 3.13's own, with fewer names
+    text = f"{type(error).__name__}: {said}{hint}"
     if isinstance(error, ImportError) and "relative import" in text:
         text += "; a task's file is no part of a package: import a file beside it by its name, `from base import x`"
     return text
