@@ -19,16 +19,18 @@ from run_toys import TASK, train
 
 from tickgraph import Env, cli, load_task
 from tickgraph.core.arena import Arena
-from tickgraph.env.config import ObservationTermCfg
+from tickgraph.env.config import EnvCfg, ObservationTermCfg
 from tickgraph.env.scene import SceneEntityCfg
 from tickgraph.learn.build import make_learner
 from tickgraph.mdp import observations
 from tickgraph.run import export
+from tickgraph.run.config import Task
 from tickgraph.run.controller import controller_facts, flat_facts
 from tickgraph.run.evaluate import load_policy
 from tickgraph.run.files import plain
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.session import newest_policy
+from tickgraph.tasks.cartpole import cartpole_swingup
 from tickgraph.tasks.rebuild import task_of
 
 ROOT = Path(__file__).parents[2]
@@ -161,6 +163,26 @@ def test_scale_clip_history_and_selection_are_said() -> None:
     assert (ankles["start"], ankles["dim"], ankles["function"]) == (9, 2, "joint_pos_rel")
     chosen = ["left_ankle_pitch_joint", "right_ankle_pitch_joint"]
     assert ankles["selected"] == {"asset_cfg": {"entity": "robot", "joint_names": chosen}}
+
+
+def judged_otherwise() -> Task:
+    """The cart-pole, judged at another scale than it is trained at."""
+    task = cartpole_swingup()
+    task.env.observations["actor"].terms["cart_vel"].scale = 0.5
+
+    def edit(cfg: EnvCfg) -> None:
+        cfg.observations["actor"].terms["cart_vel"].scale = 1.0
+        cfg.actions["force"].scale = 0.25
+
+    task.evaluation.edit = edit
+    return task
+
+
+def test_the_file_tells_of_the_training_and_not_of_an_evaluation_that_edits_it() -> None:
+    run = train("a", "--iterations", "6", task=f"{__file__}:judged_otherwise")
+    facts = export.export_policy(task_of(run), run, Path("a.onnx"))
+    assert [term["scale"] for term in facts["observations"]] == [1.0, 1.0, 0.5, 1.0]
+    assert facts["actions"][0]["scale"] == [1.0]
 
 
 class Constant:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.env.env import Env
 from tickgraph.learn.learner import Learner
 from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
@@ -26,7 +27,7 @@ from tickgraph.run.files import plain, write_atomically
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.manifest import source_state, versions
 from tickgraph.run.session import newest_policy
-from tickgraph.sim.platform import AUTO
+from tickgraph.sim.platform import AUTO, resolve_platform
 
 INPUT, OUTPUT = "obs", "actions"
 KEY = "tickgraph"  # of the metadata: all facts as JSON
@@ -69,17 +70,15 @@ def export_policy(task: Task, run: RunFolder, target: Path) -> dict[str, Any]:
     """
     policy, iteration = newest_policy(task, run)
     task.train.device, task.train.backend = "cpu", AUTO
+    facts = {
+        **{"task": task.name, "run": str(run.path), "iteration": iteration, "algo": task.algo},
+        **{"versions": versions(), **source_state()},
+        **_trained_for(task),
+    }
     player = Player(task, WORLDS, policy)
     try:
         network = _Greedy(player.learner)
         seen = _observed(player)
-        facts = plain(
-            {
-                **{"task": task.name, "run": str(run.path), "iteration": iteration, "algo": task.algo},
-                **{"versions": versions(), **source_state()},
-                **controller_facts(player.env),
-            }
-        )
     finally:
         player.close()
     if not torch.isfinite(network(seen)).all():
@@ -131,6 +130,13 @@ def _meant(term: dict[str, Any]) -> str:
     kinds = " and ".join(dict.fromkeys(term.get("actuator_kinds", ())))
     target = f", {kinds} target = offset + scale * action" if kinds else ""
     return f"{term['function']} of {term['entity']}{target}"
+
+
+def _trained_for(task: Task) -> dict[str, Any]:
+    """Return what a controller must know of the environment that was trained in; an evaluation may edit its own."""
+    backend = resolve_platform("cpu", AUTO).backend
+    with Env(task.env, WORLDS, "cpu", backend, "eager", task.train.seed, threads=1) as env:
+        return plain(controller_facts(env))
 
 
 def _observed(player: Player) -> Tensor:
