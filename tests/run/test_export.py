@@ -22,7 +22,7 @@ from tickgraph.core.arena import Arena
 from tickgraph.env.config import EnvCfg, ObservationTermCfg
 from tickgraph.env.scene import SceneEntityCfg
 from tickgraph.learn.build import make_learner
-from tickgraph.mdp import observations
+from tickgraph.mdp import JointEffortActionCfg, JointVelocityActionCfg, observations
 from tickgraph.run import export
 from tickgraph.run.config import Task
 from tickgraph.run.controller import controller_facts, flat_facts
@@ -30,6 +30,7 @@ from tickgraph.run.evaluate import load_policy
 from tickgraph.run.files import plain
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.session import newest_policy
+from tickgraph.sim.scene import EntityCfg
 from tickgraph.tasks.cartpole import cartpole_swingup
 from tickgraph.tasks.rebuild import task_of
 
@@ -163,6 +164,37 @@ def test_scale_clip_history_and_selection_are_said() -> None:
     assert (ankles["start"], ankles["dim"], ankles["function"]) == (9, 2, "joint_pos_rel")
     chosen = ["left_ankle_pitch_joint", "right_ankle_pitch_joint"]
     assert ankles["selected"] == {"asset_cfg": {"entity": "robot", "joint_names": chosen}}
+
+
+ARM = """<mujoco><worldbody><body name="upper">
+  <joint name="shoulder" type="hinge" damping="0.1"/><geom size="0.1"/><body name="lower" pos="0 0 0.5">
+  <joint name="elbow" type="hinge" damping="0.2"/><geom size="0.1"/></body></body></worldbody><actuator>
+  <motor name="torque" joint="shoulder" gear="7" ctrllimited="true" ctrlrange="-1 0.5"/>
+  <position name="spring" joint="elbow" kp="3" gear="2"/><velocity name="brake" joint="elbow" kv="0.5"/>
+</actuator></mujoco>"""
+
+
+def test_gear_limits_of_targets_and_gains_of_several_actuators_are_said() -> None:
+    cfg = load_task("cartpole_swingup").env
+    cfg.scene.entities = {"arm": EntityCfg(ARM)}
+    arm = {"asset_cfg": SceneEntityCfg("arm")}
+    for group in cfg.observations.values():
+        group.terms = {"joint_pos": ObservationTermCfg(observations.joint_pos, arm)}
+    cfg.rewards, cfg.events = {}, {}
+    cfg.actions = {
+        "torque": JointEffortActionCfg(entity_name="arm", actuator_names="torque"),
+        "brake": JointVelocityActionCfg(entity_name="arm", actuator_names="brake", scale=4.0),
+    }
+    with Env(cfg, 1, execution="eager") as env:
+        facts = controller_facts(env)
+    flat, torque = flat_facts(facts), facts["entities"]["arm"]["actuators"][0]
+    assert torque["gear"] == 7.0 and torque["ctrl_range"] == [-1.0, 0.5] and torque["force_range"] is None
+    assert [(action["start"], action["actuator_kinds"]) for action in facts["actions"]] == [
+        (0, ["motor"]),
+        (1, ["velocity"]),
+    ]
+    # MuJoCo's force on the joint is gear * kp * (target - gear * q): 2 * 3 * 2 N m/rad.
+    assert flat["joint_stiffness"] == "0,12" and flat["joint_damping"] == "0.1,0.7" and flat["action_scale"] == "1,4"
 
 
 def judged_otherwise() -> Task:

@@ -33,8 +33,10 @@ def controller_facts(env: Env) -> dict[str, Any]:
             (`ActionTerm.facts`).
         commands: the terms, each with its configuration.
         entities: by name; joints in the model's order with default positions (rad, m), ranges, and the model's own
-            damping and armature; actuators with stiffness (N m/rad), damping (N m s/rad) and limits of force. What
-            damps a joint in the simulation is its own damping and its actuator's together.
+            damping and armature; actuators with stiffness (N m/rad), damping (N m s/rad), `ctrl_range`, to which the
+            simulation holds their targets, and limits of force. An actuator acts on its joint through its `gear`:
+            it is as long as gear times the joint's position, and gear times its force is what the joint gets. What
+            damps a joint in the simulation is its own damping and its actuators' together.
     """
     return {
         "step_dt": env.step_dt,
@@ -46,27 +48,31 @@ def controller_facts(env: Env) -> dict[str, Any]:
             for name, cfg in env.command_manager.cfgs.items()
             if cfg is not None
         ],
-        "entities": {name: _entity(entity) for name, entity in env.scene.entities.items()},
+        "entities": {name: _entity(env, entity) for name, entity in env.scene.entities.items()},
     }
 
 
 def flat_facts(facts: Mapping[str, Any]) -> dict[str, str]:
     """Return the part of `controller_facts` that mjlab's exporter writes too, as comma-separated text, by its names.
 
-    They are of the entity that the first action drives: a stiffness and a damping for each of its joints, 0 where no
-    position actuator drives it. The damping is that of the actuator and the joint together: models such as the Go2's
-    have all of it in the joint, and on the robot it is the motor that must damp.
+    They are of the entity that the first action drives: a stiffness and a damping for each of its joints, those of its
+    actuators at the joint, gear included, together; the damping is also the joint's own: models such as the Go2's have
+    all of it in the joint, and on the robot it is the motor that must damp. A stiffness is 0 where no position actuator
+    drives the joint.
     """
     name = facts["actions"][0]["entity"]
     entity = facts["entities"][name]
-    by_joint = {actuator["joint"]: actuator for actuator in entity["actuators"]}
-    gains = [by_joint.get(joint, {"stiffness": 0.0, "damping": 0.0}) for joint in entity["joint_names"]]
-    damping = [gain["damping"] + own for gain, own in zip(gains, entity["joint_damping"], strict=True)]
+    stiffness = dict.fromkeys(entity["joint_names"], 0.0)
+    damping = dict(zip(entity["joint_names"], entity["joint_damping"], strict=True))
+    for actuator in entity["actuators"]:
+        if (joint := actuator["joint"]) is not None:
+            stiffness[joint] += actuator["gear"] ** 2 * actuator["stiffness"]
+            damping[joint] += actuator["gear"] ** 2 * actuator["damping"]
     scales = [scale for action in facts["actions"] for scale in action.get("scale", [1.0] * action["dim"])]
     return {
         "joint_names": _text(entity["joint_names"]),
-        "joint_stiffness": _text(gain["stiffness"] for gain in gains),
-        "joint_damping": _text(damping),
+        "joint_stiffness": _text(stiffness.values()),
+        "joint_damping": _text(damping.values()),
         "default_joint_pos": _text(entity["default_joint_pos"]),
         "command_names": _text(command["name"] for command in facts["commands"]),
         "observation_names": _text(term["name"] for term in facts["observations"]),
@@ -127,8 +133,9 @@ def _actions(env: Env) -> Iterator[dict[str, Any]]:
         start += term.dim
 
 
-def _entity(entity: Entity) -> dict[str, Any]:
+def _entity(env: Env, entity: Entity) -> dict[str, Any]:
     index = entity.index
+    gear = env.sim.scene.model_field("actuator_gear")[index.actuator_ids, 0]
     actuators = [
         {
             "name": name,
@@ -136,11 +143,14 @@ def _entity(entity: Entity) -> dict[str, Any]:
             "kind": kind,
             "stiffness": float(kp),
             "damping": float(kd),
+            "gear": float(ratio),
+            "ctrl_range": _limits(ctrl),
             "force_range": _limits(force),
         }
-        for name, joint, kind, kp, kd, force in zip(
+        for name, joint, kind, kp, kd, ratio, ctrl, force in zip(
             *(index.actuator_names, index.actuator_joint.tolist(), index.actuator_kind),
-            *(index.actuator_kp, index.actuator_kd, index.actuator_force_range.tolist()),
+            *(index.actuator_kp, index.actuator_kd, gear),
+            *(index.ctrl_range.tolist(), index.actuator_force_range.tolist()),
             strict=True,
         )
     ]
