@@ -160,7 +160,8 @@ def test_scale_clip_history_and_selection_are_said() -> None:
     with Env(cfg, 1, execution="eager") as env:
         speed, ankles = controller_facts(env)["observations"]
     assert (speed["start"], speed["dim"], speed["history_length"]) == (0, 9, 3)
-    assert speed["scale"] == [0.5, 1.0, 2.0] and speed["clip"] == [-1.0, 1.0] and speed["selected"] == {}
+    assert speed["scale"] == [0.5, 1.0, 2.0] and speed["clip"] == [-1.0, 1.0]
+    assert speed["selected"] == {"asset_cfg": {"entity": "robot"}}
     assert (ankles["start"], ankles["dim"], ankles["function"]) == (9, 2, "joint_pos_rel")
     chosen = ["left_ankle_pitch_joint", "right_ankle_pitch_joint"]
     assert ankles["selected"] == {"asset_cfg": {"entity": "robot", "joint_names": chosen}}
@@ -224,23 +225,45 @@ class Constant:
         return torch.full((env.num_envs, 1), gain, device=env.device)
 
 
-def table(env: Any, values: torch.Tensor, k: int, most: float = float("inf")) -> torch.Tensor:
+class Built(Constant):
+    """One that the environment builds."""
+
+    def __init__(self, cfg: Any, env: Any, path: str) -> None:
+        pass
+
+
+def table(
+    env: Any, values: torch.Tensor, k: int, most: float = float("inf"), others: Any = None, shape: Any = torch.sin
+) -> torch.Tensor:
     return (k * values).expand(env.num_envs, -1)
 
 
 def test_terms_of_every_kind_have_names_and_numbers_and_no_address() -> None:
     cfg = load_task("cartpole_swingup").env
+    row, clamp = torch.tensor([[1.0, 0.5]]), functools.partial(torch.clamp, min=0.0)
+    others = {"a": (np.float32(1.5), np.array([[1, 2]])), 5: {2, 1}, "file": Path(__file__), "topic": "/imu/data"}
     cfg.observations["actor"].terms = {
         "object": ObservationTermCfg(Constant()),
-        "partial": ObservationTermCfg(functools.partial(table, k=2), {"values": torch.tensor([[1.0, 0.5]])}),
+        "class": ObservationTermCfg(Built),
+        "method": ObservationTermCfg(Constant().__call__, {"gain": 3.0}),
+        "partial": ObservationTermCfg(functools.partial(table, k=2), {"values": row}),
+        "array": ObservationTermCfg(table, {"values": row, "k": 1, "others": others, "shape": clamp}),
+        "large": ObservationTermCfg(table, {"values": row, "k": 1, "others": np.zeros(20_000)}),
         "lambda": ObservationTermCfg(lambda env: torch.zeros(env.num_envs, 1)),
     }
     with Env(cfg, 2, execution="eager") as env:
-        terms = plain(controller_facts(env))["observations"]
+        terms = {term["name"]: term for term in plain(controller_facts(env))["observations"]}
         described = env.describe()["terms"]["observations"]
-    assert [(term["function"], term["start"]) for term in terms] == [("Constant", 0), ("table", 1), ("<lambda>", 3)]
-    assert terms[1]["params"] == {"k": 2, "values": [[1.0, 0.5]], "most": None}
-    assert [row["function"] for row in described if row["group"] == "actor"] == ["Constant", "table", "<lambda>"]
+    functions = ["Constant", "Built", "__call__", "table", "table", "table", "<lambda>"]
+    assert [term["function"] for term in terms.values()] == functions
+    assert [row["function"] for row in described if row["group"] == "actor"] == functions
+    assert [term["start"] for term in terms.values()] == [0, 1, 2, 3, 5, 7, 9]
+    assert [terms[name]["params"] for name in ("object", "class", "method")] == [{"gain": g} for g in (2.0, 2.0, 3.0)]
+    rest = {"most": None, "others": None, "shape": "sin"}
+    assert terms["partial"]["params"] == {"k": 2, "values": [[1.0, 0.5]], **rest}
+    assert terms["array"]["params"]["shape"] == "clamp" and terms["large"]["params"]["others"] == "20000 numbers"
+    told = {"a": [1.5, [[1, 2]]], "5": [1, 2], "file": "test_export.py", "topic": "/imu/data"}
+    assert terms["array"]["params"]["others"] == told
 
 
 def test_what_goes_wrong_is_one_line_and_leaves_the_old_file(

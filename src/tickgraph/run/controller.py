@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from tickgraph.env.env import Env
@@ -26,9 +29,9 @@ def controller_facts(env: Env) -> dict[str, Any]:
     Keys:
         step_dt, physics_dt: seconds of a control step and of a physics step.
         observations: the terms of group "actor" in their order, each with `start` and `dim` in the vector, `function`,
-            `params` (None: none, or unlimited), `selected` (names of what a selector chose; what is not named is all,
-            in the entity's order), `history_length` (frames, oldest first; 0: the newest alone), `clip` and, behind it,
-            `scale`. Noise and delay belong to the training.
+            `params` (None: none, or unlimited), `selected` (an entity, and names of what a selector chose of it; what
+            is not named is all, in the entity's order), `history_length` (frames, oldest first; 0: the newest alone),
+            `clip` and, behind it, `scale`. Noise and delay belong to the training.
         actions: the terms in their order, each with `start`, `dim`, `entity` and what it says of itself
             (`ActionTerm.facts`).
         commands: the terms, each with its configuration.
@@ -87,7 +90,7 @@ def _text(values: Any) -> str:
 def _observations(env: Env) -> Iterator[dict[str, Any]]:
     start = 0
     for name, term in env.observation_manager.groups[GROUP].items():
-        cfg, scale = term.cfg, term.scale
+        cfg, scale, given = term.cfg, term.scale, _given(term)
         yield {
             "name": name,
             "function": label(cfg),
@@ -96,31 +99,31 @@ def _observations(env: Env) -> Iterator[dict[str, Any]]:
             "history_length": cfg.history_length,
             "clip": None if cfg.clip is None else list(cfg.clip),
             "scale": scale.tolist() if isinstance(scale, Tensor) else scale,
-            "params": _params(term),
-            "selected": {
-                key: _selected(env, value) for key, value in term.term.params.items() if isinstance(value, SceneEntity)
-            },
+            "params": {key: _plain(value) for key, value in given.items() if not isinstance(value, SceneEntity)},
+            "selected": {key: _selected(env, value) for key, value in given.items() if isinstance(value, SceneEntity)},
         }
         start += term.dim
 
 
-def _params(term: ObservationTerm) -> dict[str, Any]:
-    """Return what a term's function is given by name, with defaults and what a partial has bound."""
+def _given(term: ObservationTerm) -> dict[str, Any]:
+    """Return what a term's function is given by name: its defaults, what a partial has bound, and its parameters."""
     func, bound = term.cfg.func, dict[str, Any]()
     while isinstance(func, functools.partial):
         func, bound = func.func, func.keywords | bound
-    known = inspect.signature(func).parameters if inspect.isfunction(func) else {}
+    try:
+        known = inspect.signature(func.__call__ if inspect.isclass(func) else func).parameters
+    except (TypeError, ValueError):  # of what is not written in Python
+        known = {}
     values = {key: p.default for key, p in known.items() if p.default is not p.empty} | bound | term.term.params
-    shown = {key: value for key, value in values.items() if key != "rng" and not isinstance(value, SceneEntity)}
-    return {key: _plain(value) for key, value in shown.items()}
+    return {key: value for key, value in values.items() if key != "rng"}
 
 
 def _selected(env: Env, chosen: SceneEntity) -> dict[str, Any]:
-    index, result = env.scene.entities[chosen.name].index, {"entity": chosen.name}
+    result: dict[str, Any] = {"entity": chosen.name}
     for part in PARTS:
         ids = getattr(chosen, f"{part}_ids")
         if isinstance(ids, Tensor):
-            names = getattr(index, f"{part}_names")
+            names = getattr(env.scene.entities[chosen.name].index, f"{part}_names")
             result[f"{part}_names"] = [names[i] for i in ids.tolist()]
     return result
 
@@ -176,15 +179,26 @@ def _fields(node: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: a function or class by its name, a tensor by its numbers where they are few."""
-    if value is None or isinstance(value, bool | int | float | str):
+    """Return a value as JSON has it: functions, classes and files of this machine by their name, arrays by numbers.
+
+    A large array's numbers are left out.
+    """
+    if value is None or isinstance(value, bool | int | float):
         return value
+    if isinstance(value, str | Path):
+        text = str(value)
+        return Path(text).name or text if os.path.isabs(text) and os.path.exists(text) else text
     if isinstance(value, Mapping):
         return {str(key): _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(part) for part in value), key=str)
     if is_dataclass(value) and not isinstance(value, type):
         return _fields(value)
-    if isinstance(value, Tensor) and value.numel() <= MOST_NUMBERS:
-        return value.tolist()
-    return getattr(value, "__name__", type(value).__name__)
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        count = value.numel() if isinstance(value, Tensor) else value.size
+        return value.tolist() if count <= MOST_NUMBERS else f"{count} numbers"
+    while isinstance(value, functools.partial):
+        value = value.func
+    return str(getattr(value, "__name__", type(value).__name__))
