@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,8 @@ from run_toys import TASK, train
 
 from tickgraph import Env, cli, load_task
 from tickgraph.core.arena import Arena
-from tickgraph.env.config import EnvCfg, ObservationTermCfg
+from tickgraph.core.errors import TickgraphError
+from tickgraph.env.config import ActionTermCfg, EnvCfg, ObservationTermCfg
 from tickgraph.env.scene import SceneEntityCfg
 from tickgraph.learn.build import make_learner
 from tickgraph.mdp import JointEffortActionCfg, JointVelocityActionCfg, observations
@@ -216,6 +218,71 @@ def test_the_file_tells_of_the_training_and_not_of_an_evaluation_that_edits_it()
     facts = export.export_policy(task_of(run), run, Path("a.onnx"))
     assert [term["scale"] for term in facts["observations"]] == [1.0, 1.0, 0.5, 1.0]
     assert facts["actions"][0]["scale"] == [1.0]
+
+
+class Push:
+    """An action term of an author's own, without base class or facts."""
+
+    dim = 1
+
+    def __init__(self, cfg: Any, env: Any, path: str) -> None:
+        self.env = env
+
+    def process(self, raw: torch.Tensor) -> None:
+        self.env.sim.ctrl.copy_(raw)
+
+    def apply(self) -> None:
+        pass
+
+    def reset(self, mask: torch.Tensor) -> None:
+        pass
+
+
+class Told(Push):
+    def facts(self) -> Any:
+        return {"scale": torch.tensor([3.0]), "shape": math.sin}
+
+
+@pytest.mark.parametrize(
+    ("kind", "entity", "scale"), [(Push, "robot", "1"), (Push, "absent", "1"), (Told, "robot", "3")]
+)
+def test_an_action_term_needs_no_base_class_and_no_facts(kind: Any, entity: str, scale: str) -> None:
+    cfg = load_task("cartpole_swingup").env
+    cfg.actions = {"push": ActionTermCfg(kind, entity_name=entity)}
+    with Env(cfg, 1, execution="eager") as env:
+        facts = controller_facts(env)
+    (action,), flat = facts["actions"], flat_facts(facts)
+    known = entity if entity == "robot" else None
+    assert (action["function"], action["start"], action["dim"], action["entity"]) == (kind.__name__, 0, 1, known)
+    assert flat["action_scale"] == scale and ("joint_names" in flat) == (known is not None)
+    assert action.get("shape") == ("sin" if kind is Told else None)
+    said = {"file": "a", "iteration": 1, "checked": {"observations": 1, "largest_difference": 0.0}}
+    assert export.lines({**facts, **said})[-1] == f"  push  0:1  {kind.__name__}{' of robot' if known else ''}"
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (None, "facts() returned NoneType, expected a dictionary of plain data"),
+        ({"dim": 2}, "facts() returned 'dim', which is said of every action; choose another name"),
+        ({"scale": 2.0}, "facts() returned scale 2.0, expected a list of 1 number, one a column"),
+        ({"scale": [float("nan")]}, "facts() returned scale [nan], expected"),
+        (1 / 3, "facts() returned float"),
+        (ZeroDivisionError("none"), "facts(): ZeroDivisionError: none at facts ("),
+    ],
+)
+def test_facts_that_say_nothing_are_refused_in_one_line(said: Any, line: str) -> None:
+    class Silent(Push):
+        def facts(self) -> Any:
+            if isinstance(said, Exception):
+                raise said
+            return said
+
+    cfg = load_task("cartpole_swingup").env
+    cfg.actions = {"push": ActionTermCfg(Silent)}
+    with Env(cfg, 1, execution="eager") as env, pytest.raises(TickgraphError) as error:
+        controller_facts(env)
+    assert str(error.value).startswith(f"term actions/push: {line}")
 
 
 class Constant:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -13,10 +14,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from tickgraph.core.errors import TickgraphError
+from tickgraph.core.words import counted
 from tickgraph.env.env import Env
 from tickgraph.env.observations import ObservationTerm
 from tickgraph.env.scene import PARTS, Entity, SceneEntity
-from tickgraph.env.term import label
+from tickgraph.env.term import label, own_code
 from tickgraph.sim.index import UNLIMITED
 
 GROUP = "actor"
@@ -32,8 +35,8 @@ def controller_facts(env: Env) -> dict[str, Any]:
             `params` (None: none, or unlimited), `selected` (an entity, and names of what a selector chose of it; what
             is not named is all, in the entity's order), `history_length` (frames, oldest first; 0: the newest alone),
             `clip` and, behind it, `scale`. Noise and delay belong to the training.
-        actions: the terms in their order, each with `start`, `dim`, `entity` and what it says of itself
-            (`ActionTerm.facts`).
+        actions: the terms in their order, each with `start`, `dim`, `entity` (None: none of the scene's) and what it
+            says of itself (`ActionTerm.facts`).
         commands: the terms, each with its configuration.
         entities: by name; joints in the model's order with default positions (rad, m), ranges, and the model's own
             damping and armature; actuators with stiffness (N m/rad), damping (N m s/rad), `ctrl_range`, to which the
@@ -61,9 +64,17 @@ def flat_facts(facts: Mapping[str, Any]) -> dict[str, str]:
     They are of the entity that the first action drives: a stiffness and a damping for each of its joints, those of its
     actuators at the joint, gear included, together; the damping is also the joint's own: models such as the Go2's have
     all of it in the joint, and on the robot it is the motor that must damp. A stiffness is 0 where no position actuator
-    drives the joint.
+    drives the joint. A scale is 1 where an action does not say its own.
     """
+    scales = [scale for action in facts["actions"] for scale in action.get("scale", [1.0] * action["dim"])]
+    flat = {
+        "command_names": _text(command["name"] for command in facts["commands"]),
+        "observation_names": _text(term["name"] for term in facts["observations"]),
+        "action_scale": _text(scales),
+    }
     name = facts["actions"][0]["entity"]
+    if name is None:
+        return flat
     entity = facts["entities"][name]
     stiffness = dict.fromkeys(entity["joint_names"], 0.0)
     damping = dict(zip(entity["joint_names"], entity["joint_damping"], strict=True))
@@ -71,15 +82,11 @@ def flat_facts(facts: Mapping[str, Any]) -> dict[str, str]:
         if (joint := actuator["joint"]) is not None:
             stiffness[joint] += actuator["gear"] ** 2 * actuator["stiffness"]
             damping[joint] += actuator["gear"] ** 2 * actuator["damping"]
-    scales = [scale for action in facts["actions"] for scale in action.get("scale", [1.0] * action["dim"])]
-    return {
+    return flat | {
         "joint_names": _text(entity["joint_names"]),
         "joint_stiffness": _text(stiffness.values()),
         "joint_damping": _text(damping.values()),
         "default_joint_pos": _text(entity["default_joint_pos"]),
-        "command_names": _text(command["name"] for command in facts["commands"]),
-        "observation_names": _text(term["name"] for term in facts["observations"]),
-        "action_scale": _text(scales),
     }
 
 
@@ -129,11 +136,39 @@ def _selected(env: Env, chosen: SceneEntity) -> dict[str, Any]:
 
 
 def _actions(env: Env) -> Iterator[dict[str, Any]]:
-    start = 0
-    for name, term in env.action_manager.terms.items():
-        head = {"name": name, "function": type(term).__name__, "start": start, "dim": term.dim}
-        yield {**head, "entity": term.entity.name, **term.facts()}
-        start += term.dim
+    manager, start = env.action_manager, 0
+    for name, term in manager.terms.items():
+        entity = manager.cfgs[name].entity_name
+        head = {"name": name, "function": type(term).__name__, "start": start, "dim": manager.dims[name]}
+        head["entity"] = entity if entity in env.scene.entities else None
+        yield {**head, **_said(term, f"term actions/{name}: facts()", head)}
+        start += manager.dims[name]
+
+
+def _said(term: Any, what: str, head: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an action term says of itself.
+
+    Raises:
+        TickgraphError: its method fails, or returns no dictionary, a key of `head`, or a scale that is not one number
+            a column.
+    """
+    if not hasattr(term, "facts"):  # it needs no base class
+        return {}
+    with own_code(what):
+        said = _plain(term.facts())
+    if not isinstance(said, dict):
+        raise TickgraphError(f"{what} returned {type(said).__name__}, expected a dictionary of plain data")
+    if taken := [key for key in said if key in head]:
+        raise TickgraphError(f"{what} returned {taken[0]!r}, which is said of every action; choose another name")
+    scale, columns = said.get("scale", [1.0] * head["dim"]), head["dim"]
+    if not (isinstance(scale, list) and len(scale) == columns and all(map(_is_number, scale))):
+        wanted = f"a list of {counted(columns, 'number')}, one a column"
+        raise TickgraphError(f"{what} returned scale {scale!r}, expected {wanted}")
+    return said
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _entity(env: Env, entity: Entity) -> dict[str, Any]:

@@ -127,9 +127,10 @@ def _made(term: dict[str, Any]) -> str:
 
 
 def _meant(term: dict[str, Any]) -> str:
-    kinds = " and ".join(dict.fromkeys(term.get("actuator_kinds", ())))
+    kinds = " and ".join(dict.fromkeys(map(str, term.get("actuator_kinds") or ())))
     target = f", {kinds} target = offset + scale * action" if kinds else ""
-    return f"{term['function']} of {term['entity']}{target}"
+    driven = f" of {term['entity']}" if term["entity"] is not None else ""
+    return f"{term['function']}{driven}{target}"
 
 
 def _trained_for(task: Task) -> dict[str, Any]:
