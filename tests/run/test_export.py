@@ -6,8 +6,11 @@ import functools
 import importlib.util
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx.reference import ReferenceEvaluator
 from run_toys import TASK, train
 
 from tickgraph import Env, cli, load_task
@@ -33,10 +37,20 @@ from tickgraph.run.files import plain
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.session import newest_policy
 from tickgraph.sim.scene import EntityCfg
-from tickgraph.tasks.cartpole import cartpole_swingup
 from tickgraph.tasks.rebuild import task_of
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the runs that the tests share, one of each algorithm, each in a folder of its own."""
+    runs = {algo: tmp_path_factory.mktemp(algo) for algo in ("flashsac", "sac")}
+    for algo, folder in runs.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            train("a", "--iterations", "40", "--algo", algo, "--train.ticks-per-iteration", "1")
+    return runs
 
 
 @pytest.fixture(autouse=True)
@@ -44,25 +58,32 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def actions_of(file: Path, obs: torch.Tensor) -> np.ndarray:
+def run_of(trained: dict[str, Path], algo: str = "flashsac") -> RunFolder:
+    """Return a copy of a trained run, in this test's own folder."""
+    shutil.copytree(trained[algo] / "runs", "runs")
+    return RunFolder(Path("runs") / TASK / "a")
+
+
+def actions_of(file: Path, obs: torch.Tensor) -> list[np.ndarray]:
+    """Return the file's actions by ONNX Runtime, and by the reference that is part of ONNX."""
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    return session.run(["actions"], {"obs": obs.numpy()})[0]
+    return [each.run(["actions"], {"obs": obs.numpy()})[0] for each in (session, ReferenceEvaluator(str(file)))]
 
 
-def greedy(run: RunFolder, obs: torch.Tensor, actions: int) -> np.ndarray:
-    """Return the run's deterministic actions, by its learner."""
-    task, arena = task_of(run), Arena("cpu")
-    learner = make_learner(task.train.algo, {"actor": obs.shape[1], "critic": obs.shape[1]}, actions, 4, arena, 0)
+def greedy(task: Task, policy: dict[str, Any], dims: dict[str, int], actions: int) -> Callable[[torch.Tensor], Any]:
+    """Return a policy's deterministic actions, by its learner."""
+    arena = Arena("cpu")
+    learner = make_learner(task.train.algo, dims, actions, 4, arena, 0)
     arena.seal()
-    load_policy(arena, {k: v for k, v in newest_policy(task, run)[0].items()})
-    with torch.no_grad():
-        return torch.tanh(learner.gaussian(obs)[0]).numpy()
+    load_policy(arena, policy)
+    return torch.no_grad()(lambda obs: torch.tanh(learner.gaussian(obs)[0]))
 
 
 @pytest.mark.parametrize("algo", ["flashsac", "sac"])
-def test_the_file_computes_what_the_run_does(algo: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run = train("a", "--iterations", "40", "--algo", algo, "--train.ticks-per-iteration", "1")
-    capsys.readouterr()
+def test_the_file_computes_what_the_run_does(
+    algo: str, trained: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(trained, algo)
     assert cli.main(["export", "cartpole_swingup/a", "--json", "facts.json"]) == 0
     file = run.path / "policy.onnx"
     said = capsys.readouterr().out.splitlines()
@@ -74,14 +95,19 @@ def test_the_file_computes_what_the_run_does(algo: str, capsys: pytest.CaptureFi
     (given,), (made,) = model.graph.input, model.graph.output
     assert [given.name, made.name] == ["obs", "actions"]
     assert [dim.dim_param or dim.dim_value for dim in given.type.tensor_type.shape.dim] == ["batch", 5]
-    for rows in (1, 7):  # far from what the policy observes too: the normalisation is inside
+    task = task_of(run)
+    acts = greedy(task, newest_policy(task, run)[0], {"actor": 5, "critic": 5}, 1)
+    for rows in (1, 7, 1000):  # far from what the policy observes too: the normalisation is inside
         obs = 3.0 * torch.randn(rows, 5, generator=torch.Generator().manual_seed(rows)) + 1.0
-        np.testing.assert_allclose(actions_of(file, obs), greedy(run, obs, 1), atol=1e-5)
-    assert b"export.py" not in file.read_bytes()  # no path of this machine
+        for found in actions_of(file, obs):
+            np.testing.assert_allclose(found, acts(obs).numpy(), atol=1e-5)
+    for place in (b"export.py", b"runs/", bytes(run.path.resolve().parent.parent)):  # no path of this machine
+        assert place not in file.read_bytes()
     assert model.ir_version == 8 and [entry.version for entry in model.opset_import] == [18]
     written = {entry.key: entry.value for entry in model.metadata_props}
     facts = json.loads(written["tickgraph"])
     assert facts["task"] == TASK and facts["iteration"] == 40 and facts["algo"] == algo
+    assert facts["run"] == written["run_path"] == f"{TASK}/a"
     value = json.loads(Path("facts.json").read_text())
     assert {key: value[key] for key in facts} == facts
     assert value["checked"]["observations"] == 40 and value["checked"]["largest_difference"] <= export.TOLERANCE
@@ -97,17 +123,34 @@ def deploy() -> Any:
     return module
 
 
+def begun(task: Task, dims: dict[str, int], actions: int) -> dict[str, torch.Tensor]:
+    """Return a policy of a task that acts on what it observes, and was never trained."""
+    arena = Arena("cpu")
+    make_learner(task.train.algo, dims, actions, 1, arena, 0)
+    noise = torch.Generator().manual_seed(0)
+    policy = {name: arena[name].clone() for name in arena.names() if name.startswith("policy/")}
+    policy["policy/parameters"] += 0.1 * torch.randn(policy["policy/parameters"].shape, generator=noise)
+    return policy
+
+
 @pytest.mark.parametrize("name", ["go2_walk_flat", "g1_walk_flat", "g1_motion_tracking_blind"])
-def test_a_controller_that_knows_the_file_alone_does_what_the_environment_does(name: str) -> None:
-    run = train("b", "--iterations", "8", "--evaluation.ignore-s", "0", task=name)
-    assert cli.main(["export", str(run.path), "--onnx", "b.onnx"]) == 0
-    assert cli.main(["motion", "convert", "squat", "squat.npz"]) == 0
-    task, example = task_of(run), deploy()
+def test_a_controller_that_knows_the_file_alone_does_what_the_environment_does(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, example = load_task(name), deploy()
     cfg, tracks = task.env, "motion" in task.env.commands
     cfg.events, cfg.episode_length_s, cfg.observations["actor"].enable_corruption = {}, 20.0, False
+    task.train.algo.actor_width = task.train.algo.critic_width = 8
     if tracks:
         cfg.commands["motion"].clips = ("squat",)
+        assert cli.main(["motion", "convert", "squat", "squat.npz"]) == 0
     with Env(cfg, 1, "cpu", "mujoco", "eager", seed=5) as env:
+        dims, actions = dict(env.observation_manager.dims), env.action_manager.total_dim
+        policy = begun(task, dims, actions)
+        monkeypatch.setattr(export, "newest_policy", lambda task, run: (policy, 0))
+        monkeypatch.setattr(export, "STEPS", 10)
+        export.export_policy(task, RunFolder(Path("runs") / name / "b"), Path("b.onnx"))
+        acts = greedy(task, policy, dims, actions)
         told = {key: env.command_manager.get_command(key)[0].tolist() for key in cfg.commands if key != "motion"}
         frame = int(env.command_manager.term("motion").frame) if tracks else 1
         controller = example.Controller(
@@ -116,18 +159,11 @@ def test_a_controller_that_knows_the_file_alone_does_what_the_environment_does(n
         )
         robot = example.SimulatedRobot(controller.facts)
         robot.data.qpos[:], robot.data.qvel[:] = env.sim.view("qpos")[0].numpy(), env.sim.view("qvel")[0].numpy()
-        arena, obs = Arena("cpu"), env.obs["actor"].clone()
-        dims = dict(env.observation_manager.dims)
-        learner = make_learner(task.train.algo, dims, env.action_manager.total_dim, 1, arena, 0)
-        arena.seal()
-        load_policy(arena, newest_policy(task, run)[0])
-        moved = 0.0
+        obs, moved = env.obs["actor"].clone(), 0.0
         for _ in range(12):
             np.testing.assert_allclose(controller.observe(robot.sense()), obs[0].numpy(), atol=1e-3)
             targets = controller.step(robot.sense())
-            with torch.no_grad():
-                action = torch.tanh(learner.gaussian(obs)[0])
-            obs = env.step(action)[0]["actor"].clone()
+            obs = env.step(acts(obs))[0]["actor"].clone()
             assert not env.done.any()
             term = env.action_manager.terms["joint_pos"]
             np.testing.assert_allclose(targets, term.processed_actions[0].numpy(), atol=1e-3)
@@ -159,8 +195,13 @@ def test_scale_clip_history_and_selection_are_said() -> None:
             observations.joint_pos_rel, {"asset_cfg": SceneEntityCfg("robot", joint_names=(".*ankle_pitch.*",))}
         ),
     }
+    cfg.observations["actor"].terms["ankles"].clip = (-math.inf, 0.5)
     with Env(cfg, 1, execution="eager") as env:
-        speed, ankles = controller_facts(env)["observations"]
+        facts = plain(controller_facts(env))
+    (speed, ankles), checked = facts["observations"], {"observations": 1, "largest_difference": 0.0}
+    said = export.lines({**facts, "file": "a", "iteration": 1, "checked": checked})
+    assert "  speed   0:9   base_ang_vel, clip -1 to 1, scale 0.5, 1, 2, last 3 frames, oldest first" in said
+    assert "  ankles  9:11  joint_pos_rel, clip -inf to 0.5" in said and ankles["clip"] == [None, 0.5]
     assert (speed["start"], speed["dim"], speed["history_length"]) == (0, 9, 3)
     assert speed["scale"] == [0.5, 1.0, 2.0] and speed["clip"] == [-1.0, 1.0]
     assert speed["selected"] == {"asset_cfg": {"entity": "robot"}}
@@ -200,23 +241,17 @@ def test_gear_limits_of_targets_and_gains_of_several_actuators_are_said() -> Non
     assert flat["joint_stiffness"] == "0,12" and flat["joint_damping"] == "0.1,0.7" and flat["action_scale"] == "1,4"
 
 
-def judged_otherwise() -> Task:
-    """The cart-pole, judged at another scale than it is trained at."""
-    task = cartpole_swingup()
-    task.env.observations["actor"].terms["cart_vel"].scale = 0.5
+def test_the_file_tells_of_the_training_and_not_of_an_evaluation_that_edits_it(trained: dict[str, Path]) -> None:
+    run = run_of(trained)
+    task = task_of(run)
 
     def edit(cfg: EnvCfg) -> None:
-        cfg.observations["actor"].terms["cart_vel"].scale = 1.0
+        cfg.observations["actor"].terms["cart_vel"].scale = 0.5
         cfg.actions["force"].scale = 0.25
 
     task.evaluation.edit = edit
-    return task
-
-
-def test_the_file_tells_of_the_training_and_not_of_an_evaluation_that_edits_it() -> None:
-    run = train("a", "--iterations", "6", task=f"{__file__}:judged_otherwise")
-    facts = export.export_policy(task_of(run), run, Path("a.onnx"))
-    assert [term["scale"] for term in facts["observations"]] == [1.0, 1.0, 0.5, 1.0]
+    facts = export.export_policy(task, run, Path("a.onnx"))
+    assert [term["scale"] for term in facts["observations"]] == [1.0] * 4
     assert facts["actions"][0]["scale"] == [1.0]
 
 
@@ -334,10 +369,9 @@ def test_terms_of_every_kind_have_names_and_numbers_and_no_address() -> None:
 
 
 def test_what_goes_wrong_is_one_line_and_leaves_the_old_file(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    trained: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = train("a", "--iterations", "6")
-    capsys.readouterr()
+    run = run_of(trained)
     for words, line in (
         ("export", "`tickgraph export` needs RUN; see `tickgraph export --help`"),
         ("export b", "there is no run 'b'"),
@@ -358,19 +392,32 @@ def test_what_goes_wrong_is_one_line_and_leaves_the_old_file(
         assert cli.main(["export", "cartpole_swingup/a"]) == 2
     assert "differs by" in capsys.readouterr().err and file.read_bytes() == b"old"
     policy, iteration = newest_policy(task_of(run), run)
-    broken = {name: torch.full_like(value, torch.nan) for name, value in policy.items()}
+    policy["policy/parameters"][-1] = math.inf  # of the deviation, which no deterministic action shows
     with monkeypatch.context() as patch:
-        patch.setattr(export, "newest_policy", lambda task, run: (broken, iteration))
+        patch.setattr(export, "newest_policy", lambda task, run: (policy, iteration))
         assert cli.main(["export", "cartpole_swingup/a"]) == 2
-    assert "numbers that are not finite" in capsys.readouterr().err and file.read_bytes() == b"old"
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "has numbers that are not finite, in policy/parameters: nothing to export" in said
+    assert file.read_bytes() == b"old"
     for saved in (run.path / "checkpoints").iterdir():
         saved.unlink()
     assert cli.main(["export", "cartpole_swingup/a"]) == 2
     assert "has no checkpoint yet" in capsys.readouterr().err
 
 
-def test_a_machine_without_the_extra_is_told_how_to_get_it(tmp_path: Path) -> None:
-    run = train("a", "--iterations", "6")
+def test_a_folder_whose_name_is_no_unicode_is_named_by_its_bytes(
+    trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, name = run_of(trained), os.fsdecode(b"caf\xe9")
+    monkeypatch.chdir(run.path.rename(run.path.with_name(name)))
+    assert cli.main(["export", "."]) == 0
+    written = {entry.key: entry.value for entry in onnx.load("policy.onnx").metadata_props}
+    assert written["run_path"] == f"{TASK}/caf\\udce9"
+    assert json.loads(written["tickgraph"])["run"] == f"{TASK}/{name}"
+
+
+def test_a_machine_without_the_extra_is_told_how_to_get_it(trained: dict[str, Path]) -> None:
+    run = run_of(trained)
     blocked = (
         "import sys; sys.modules['onnxscript'] = None; from tickgraph.cli import main; sys.exit(main(sys.argv[1:]))"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,9 +70,14 @@ def export_policy(task: Task, run: RunFolder, target: Path) -> dict[str, Any]:
             computes another one.
     """
     policy, iteration = newest_policy(task, run)
+    for name, value in policy.items():
+        if not torch.isfinite(value).all():
+            raise TickgraphError(
+                f"the policy of iteration {iteration} has numbers that are not finite, in {name}: nothing to export"
+            )
     task.train.device, task.train.backend = "cpu", AUTO
     facts = {
-        **{"task": task.name, "run": str(run.path), "iteration": iteration, "algo": task.algo},
+        **{"task": task.name, "run": _short(run), "iteration": iteration, "algo": task.algo},
         **{"versions": versions(), **source_state()},
         **_trained_for(task),
     }
@@ -86,9 +92,10 @@ def export_policy(task: Task, run: RunFolder, target: Path) -> dict[str, Any]:
             f"the policy of iteration {iteration} acts with numbers that are not finite: nothing to export"
         )
     model = _model(network, seen.shape[1])
-    run_path = {"run_path": str(run.path)}
-    for key, value in {**flat_facts(facts), **run_path, KEY: json.dumps(facts, ensure_ascii=False)}.items():
-        model.metadata_props.add(key=key, value=value)
+    text = json.dumps(facts, ensure_ascii=False, allow_nan=False)
+    for key, value in {**flat_facts(facts), "run_path": facts["run"], KEY: text}.items():
+        # A lone surrogate, of a name that is no Unicode, becomes JSON's escape for it.
+        model.metadata_props.add(key=key, value=value.encode("utf-8", "backslashreplace").decode())
     data = model.SerializeToString()
     largest = _largest_difference(data, network, seen)
     if not largest <= TOLERANCE:
@@ -118,10 +125,19 @@ def lines(value: dict[str, Any]) -> list[str]:
     ]
 
 
+def _short(run: RunFolder) -> str:
+    """Return a run by its task and name, "go2_walk_flat/TIME", wherever the machine keeps it."""
+    return "/".join(run.path.resolve().parts[-2:])
+
+
 def _made(term: dict[str, Any]) -> str:
     parts = [term["function"]]
-    parts += [f"clip {term['clip']}"] if term["clip"] is not None else []
-    parts += [f"scale {term['scale']}"] if term["scale"] != 1.0 else []
+    if term["clip"] is not None:
+        low, high = term["clip"]
+        parts.append(f"clip {-math.inf if low is None else low:g} to {math.inf if high is None else high:g}")
+    if term["scale"] != 1.0:
+        scales = term["scale"] if isinstance(term["scale"], list) else [term["scale"]]
+        parts.append(f"scale {', '.join(f'{scale:g}' for scale in scales)}")
     parts += [f"last {term['history_length']} frames, oldest first"] if term["history_length"] else []
     return ", ".join(parts)
 
