@@ -40,7 +40,10 @@ class ActionTerm:
         """Forget the last episode of the worlds of a mask."""
 
     def facts(self) -> dict[str, Any]:
-        """Return as plain data what a controller on the robot must know to obey the term, for `tickgraph export`."""
+        """Return as plain data what a controller on the robot must know to obey the term, for `tickgraph export`.
+
+        A "scale" is a list of one number a column. Names, columns and entity are said already.
+        """
         return {}
 
 

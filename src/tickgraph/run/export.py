@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tickgraph.core.errors import TickgraphError
+from tickgraph.env.env import Env
 from tickgraph.learn.learner import Learner
 from tickgraph.run.arguments import table
 from tickgraph.run.config import Task
@@ -26,7 +28,7 @@ from tickgraph.run.files import plain, write_atomically
 from tickgraph.run.folder import RunFolder
 from tickgraph.run.manifest import source_state, versions
 from tickgraph.run.session import newest_policy
-from tickgraph.sim.platform import AUTO
+from tickgraph.sim.platform import AUTO, resolve_platform
 
 INPUT, OUTPUT = "obs", "actions"
 KEY = "tickgraph"  # of the metadata: all facts as JSON
@@ -68,18 +70,21 @@ def export_policy(task: Task, run: RunFolder, target: Path) -> dict[str, Any]:
             computes another one.
     """
     policy, iteration = newest_policy(task, run)
+    for name, value in policy.items():
+        if not torch.isfinite(value).all():
+            raise TickgraphError(
+                f"the policy of iteration {iteration} has numbers that are not finite, in {name}: nothing to export"
+            )
     task.train.device, task.train.backend = "cpu", AUTO
+    facts = {
+        **{"task": task.name, "run": _short(run), "iteration": iteration, "algo": task.algo},
+        **{"versions": versions(), **source_state()},
+        **_trained_for(task),
+    }
     player = Player(task, WORLDS, policy)
     try:
         network = _Greedy(player.learner)
         seen = _observed(player)
-        facts = plain(
-            {
-                **{"task": task.name, "run": str(run.path), "iteration": iteration, "algo": task.algo},
-                **{"versions": versions(), **source_state()},
-                **controller_facts(player.env),
-            }
-        )
     finally:
         player.close()
     if not torch.isfinite(network(seen)).all():
@@ -87,9 +92,10 @@ def export_policy(task: Task, run: RunFolder, target: Path) -> dict[str, Any]:
             f"the policy of iteration {iteration} acts with numbers that are not finite: nothing to export"
         )
     model = _model(network, seen.shape[1])
-    run_path = {"run_path": str(run.path)}
-    for key, value in {**flat_facts(facts), **run_path, KEY: json.dumps(facts, ensure_ascii=False)}.items():
-        model.metadata_props.add(key=key, value=value)
+    text = json.dumps(facts, ensure_ascii=False, allow_nan=False)
+    for key, value in {**flat_facts(facts), "run_path": facts["run"], KEY: text}.items():
+        # A lone surrogate, of a name that is no Unicode, becomes JSON's escape for it.
+        model.metadata_props.add(key=key, value=value.encode("utf-8", "backslashreplace").decode())
     data = model.SerializeToString()
     largest = _largest_difference(data, network, seen)
     if not largest <= TOLERANCE:
@@ -119,18 +125,35 @@ def lines(value: dict[str, Any]) -> list[str]:
     ]
 
 
+def _short(run: RunFolder) -> str:
+    """Return a run by its task and name, "go2_walk_flat/TIME", wherever the machine keeps it."""
+    return "/".join(run.path.resolve().parts[-2:])
+
+
 def _made(term: dict[str, Any]) -> str:
     parts = [term["function"]]
-    parts += [f"clip {term['clip']}"] if term["clip"] is not None else []
-    parts += [f"scale {term['scale']}"] if term["scale"] != 1.0 else []
+    if term["clip"] is not None:
+        low, high = term["clip"]
+        parts.append(f"clip {-math.inf if low is None else low:g} to {math.inf if high is None else high:g}")
+    if term["scale"] != 1.0:
+        scales = term["scale"] if isinstance(term["scale"], list) else [term["scale"]]
+        parts.append(f"scale {', '.join(f'{scale:g}' for scale in scales)}")
     parts += [f"last {term['history_length']} frames, oldest first"] if term["history_length"] else []
     return ", ".join(parts)
 
 
 def _meant(term: dict[str, Any]) -> str:
-    kinds = " and ".join(dict.fromkeys(term.get("actuator_kinds", ())))
+    kinds = " and ".join(dict.fromkeys(map(str, term.get("actuator_kinds") or ())))
     target = f", {kinds} target = offset + scale * action" if kinds else ""
-    return f"{term['function']} of {term['entity']}{target}"
+    driven = f" of {term['entity']}" if term["entity"] is not None else ""
+    return f"{term['function']}{driven}{target}"
+
+
+def _trained_for(task: Task) -> dict[str, Any]:
+    """Return what a controller must know of the environment that was trained in; an evaluation may edit its own."""
+    backend = resolve_platform("cpu", AUTO).backend
+    with Env(task.env, WORLDS, "cpu", backend, "eager", task.train.seed, threads=1) as env:
+        return plain(controller_facts(env))
 
 
 def _observed(player: Player) -> Tensor:
