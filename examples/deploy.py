@@ -43,14 +43,17 @@ class Reference:
 
     def __init__(self, path: str, facts: dict[str, Any], frame: int = 1) -> None:
         motion, anchor = np.load(path), command(facts, "MotionCommand")["anchor_body_name"]
+        fps, rate = float(motion["fps"].item()), 1.0 / facts["step_dt"]
+        if not math.isclose(fps, rate, rel_tol=1e-6):
+            raise SystemExit(f"{path} has {fps:g} frames a second, the policy takes {rate:g}; convert it with --to-fps")
         columns = [list(motion["joint_names"]).index(name) for name in facts["entities"]["robot"]["joint_names"]]
-        self.joint_pos, self.joint_vel = motion["joint_pos"][:, columns], motion["joint_vel"][:, columns]
+        self.joints = motion["joint_pos"][:, columns], motion["joint_vel"][:, columns]
         self.attitude = motion["body_quat_w"][:, list(motion["body_names"]).index(anchor)].astype(float)
         self.frame = frame
 
     def go_on(self) -> None:
         """Take the next frame; the last one stays."""
-        self.frame = min(self.frame + 1, len(self.joint_pos) - 1)
+        self.frame = min(self.frame + 1, len(self.attitude) - 1)
 
 
 class Controller:
@@ -75,64 +78,96 @@ class Controller:
         self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self.facts = json.loads(self.session.get_modelmeta().custom_metadata_map["tickgraph"])
         (action,) = self.facts["actions"]
-        self.default = np.array(self.facts["entities"]["robot"]["default_joint_pos"])
+        robot = self.facts["entities"]["robot"]
+        self.joint_names, self.default = robot["joint_names"], np.array(robot["default_joint_pos"])
         self.action = np.zeros(action["dim"])
         self.scale, self.offset = np.array(action["scale"]), np.array(action["offset"])
-        self.actuator_names = action["actuator_names"]
+        self.actuator_names, self.clip = action["actuator_names"], action["clip"]
         self.velocity, self.phase = np.array(velocity), phase
-        if motion is None and command(self.facts, "MotionCommand") is not None:
+        self.frames: dict[str, list[Vector]] = {}  # by term, the last ones that the policy saw
+        follows = command(self.facts, "MotionCommand") is not None
+        if follows and motion is None:
             raise SystemExit(
                 "this policy follows a reference; give --motion FILE, which `tickgraph motion convert` writes"
             )
+        if motion is not None and not follows:
+            raise SystemExit("this policy follows no reference; leave --motion out")
         self.reference = None if motion is None else Reference(motion, self.facts, frame)
 
     def observe(self, sensed: Sensed) -> Vector:
         """Return the observation (O,), the terms in the file's order."""
-        parts = [np.multiply(self._term(term, sensed), term["scale"]) for term in self.facts["observations"]]
-        return np.concatenate(parts)
+        return np.concatenate([frame for frames in self._frames(sensed).values() for frame in frames])
 
     def step(self, sensed: Sensed) -> Vector:
         """Return the targets (J,) rad of the next control step, in the order of `actuator_names`."""
         obs = self.observe(sensed).astype(np.float32)
+        self.frames = self._frames(sensed)
         (actions,) = self.session.run(["actions"], {"obs": obs[None]})
         self.action = actions[0].astype(float)
         if (gait := command(self.facts, "GaitPhase")) is not None:
             self.phase += 2.0 * math.pi * gait["frequency"] * self.facts["step_dt"]
         if self.reference is not None:
             self.reference.go_on()
-        return self.offset + self.scale * self.action
+        return limited(self.offset + self.scale * self.action, self.clip)
+
+    def _frames(self, sensed: Sensed) -> dict[str, list[Vector]]:
+        """Return each term's frames, the oldest first and what is sensed now last; at the start all are the same."""
+        frames = {}
+        for term in self.facts["observations"]:
+            frame = limited(self._term(term, sensed), term["clip"]) * term["scale"]
+            past = self.frames.get(term["name"], [frame] * max(1, term["history_length"]))
+            frames[term["name"]] = [*past[1:], frame]
+        return frames
 
     def _term(self, term: dict[str, Any], sensed: Sensed) -> Vector:
+        told = self._command(term)
         match term["function"]:
-            case "base_ang_vel" | "builtin_sensor":  # of the shipped tasks' sensors policies read the gyroscope alone
+            case "base_ang_vel":
+                return sensed.ang_vel
+            case "builtin_sensor" if term["params"]["sensor_name"] == "torso_gyro":
                 return sensed.ang_vel
             case "up_vector":
                 return rotation(sensed.attitude)[2]
             case "projected_gravity":
                 return -rotation(sensed.attitude)[2]
             case "joint_pos_rel":
-                return sensed.joint_pos - self.default
+                return (sensed.joint_pos - self.default)[self._joints(term)]
             case "joint_vel_rel":
-                return sensed.joint_vel
+                return sensed.joint_vel[self._joints(term)]
             case "last_action":
                 return self.action
             case "gait_clock":
                 return np.array([math.sin(self.phase), math.cos(self.phase)])
             case "gait_phase":
-                offsets = np.array(command(self.facts, "GaitPhase")["offsets"])
-                return (self.phase + offsets + math.pi) % (2.0 * math.pi) - math.pi
-            case "generated_commands" if self.reference is not None:
-                return np.concatenate([part[self.reference.frame] for part in self._reference_joints()])
-            case "generated_commands":
+                return (self.phase + np.array(told["offsets"]) + math.pi) % (2.0 * math.pi) - math.pi
+            case "generated_commands" if told["function"] == "UniformVelocityCommand":
                 return self.velocity
-            case "motion_anchor_ori_b" if self.reference is not None:
+            case "generated_commands" if told["function"] == "MotionCommand":
+                assert self.reference is not None
+                return np.concatenate([part[self.reference.frame] for part in self.reference.joints])
+            case "motion_anchor_ori_b":
+                assert self.reference is not None
                 wanted = rotation(self.reference.attitude[self.reference.frame])
                 return (rotation(sensed.attitude).T @ wanted)[:, :2].flatten()
         raise SystemExit(f"this controller does not know how to make {term['name']!r} by {term['function']}")
 
-    def _reference_joints(self) -> tuple[Vector, Vector]:
-        assert self.reference is not None
-        return self.reference.joint_pos, self.reference.joint_vel
+    def _command(self, term: dict[str, Any]) -> dict[str, Any]:
+        """Return what the file says of the command that a term reads, nothing where it reads none."""
+        name = term["params"].get("command_name")
+        return next((each for each in self.facts["commands"] if each["name"] == name), {})
+
+    def _joints(self, term: dict[str, Any]) -> list[int]:
+        """Return the columns of the joints that a term observes."""
+        chosen = term["selected"]["asset_cfg"].get("joint_names", self.joint_names)
+        return [self.joint_names.index(name) for name in chosen]
+
+
+def limited(values: Vector, limits: Any) -> Vector:
+    """Return values held to (low, high), for all of them or for each; a limit that is None is none."""
+    if limits is None:
+        return values
+    low, high = np.array(limits, dtype=float).T  # NaN for None, which fmax and fmin leave out
+    return np.fmin(np.fmax(values, low), high)
 
 
 def command(facts: dict[str, Any], function: str) -> Any:
@@ -155,6 +190,7 @@ class SimulatedRobot:
         from tickgraph.sim.model import compile_model
 
         self.model = compile_model(load_task(facts["task"]).env.scene)
+        self.model.opt.timestep = facts["physics_dt"]
         self.data = mujoco.MjData(self.model)
         joints = [self.model.joint(f"robot/{name}") for name in facts["entities"]["robot"]["joint_names"]]
         self.qpos = np.array([joint.qposadr[0] for joint in joints])
@@ -189,9 +225,9 @@ def main(path: str, forward: float = 0.6, seconds: float = 10.0, motion: str | N
     controller = Controller(path, (forward, 0.0, 0.0), motion=motion)
     robot = SimulatedRobot(controller.facts)
     start = robot.data.qpos[0]
-    for _ in range(round(seconds / controller.facts["step_dt"])):
+    for _ in range(max(1, round(seconds / controller.facts["step_dt"]))):
         robot.obey(controller.actuator_names, controller.step(robot.sense()))
-    speed = float(robot.data.qpos[0] - start) / seconds
+    speed = float(robot.data.qpos[0] - start) / robot.data.time
     asked = f", asked for {forward:.2f}" if motion is None else ""
     print(f"{speed:.2f} m/s forward{asked}; height of the base {robot.data.qpos[2]:.2f} m")
     return speed

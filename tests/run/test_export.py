@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from run_toys import TASK, train
 from tickgraph import Env, cli, load_task
 from tickgraph.core.arena import Arena
 from tickgraph.core.errors import TickgraphError
-from tickgraph.env.config import ActionTermCfg, EnvCfg, ObservationTermCfg
+from tickgraph.env.commands import CommandTerm
+from tickgraph.env.config import ActionTermCfg, CommandTermCfg, EnvCfg, ObservationTermCfg
 from tickgraph.env.scene import SceneEntityCfg
 from tickgraph.learn.build import make_learner
 from tickgraph.mdp import JointEffortActionCfg, JointVelocityActionCfg, observations
@@ -112,6 +114,16 @@ def test_the_file_computes_what_the_run_does(
     assert {key: value[key] for key in facts} == facts
     assert value["checked"]["observations"] == 40 and value["checked"]["largest_difference"] <= export.TOLERANCE
     assert value["bytes"] == file.stat().st_size
+    example = deploy()
+    with pytest.raises(SystemExit, match="follows no reference"):
+        example.Controller(str(file), motion="squat.npz")
+    controller, sensed = example.Controller(str(file)), example.Sensed(*np.zeros((4, 4)))
+    with pytest.raises(SystemExit, match="how to make 'cart_pos' by joint_pos"):
+        controller.observe(sensed)
+    facts["observations"][0] |= {"function": "builtin_sensor", "params": {"sensor_name": "pelvis_local_linvel"}}
+    controller.facts = facts  # no gyroscope
+    with pytest.raises(SystemExit, match="how to make 'cart_pos' by builtin_sensor"):
+        controller.observe(sensed)
 
 
 def deploy() -> Any:
@@ -141,6 +153,12 @@ def test_a_controller_that_knows_the_file_alone_does_what_the_environment_does(
     cfg, tracks = task.env, "motion" in task.env.commands
     cfg.events, cfg.episode_length_s, cfg.observations["actor"].enable_corruption = {}, 20.0, False
     task.train.algo.actor_width = task.train.algo.critic_width = 8
+    if name == "go2_walk_flat":  # what no shipped task has
+        terms = cfg.observations["actor"].terms
+        terms["joint_vel"].clip, terms["joint_vel"].history_length = (-math.inf, 0.2), 3
+        terms["joint_pos"].params = {"asset_cfg": SceneEntityCfg("robot", joint_names=("RR.*", "FL.*"))}
+        cfg.actions["joint_pos"].clip = {".*calf.*": (-1.6, -1.4)}
+        cfg.scene.timestep, cfg.decimation = 0.005, 4
     if tracks:
         cfg.commands["motion"].clips = ("squat",)
         assert cli.main(["motion", "convert", "squat", "squat.npz"]) == 0
@@ -170,6 +188,9 @@ def test_a_controller_that_knows_the_file_alone_does_what_the_environment_does(
             robot.obey(controller.actuator_names, targets)
             moved = max(moved, float(robot.sense().joint_vel.max()))
         assert moved > 0.5  # rad/s: it was no robot that stands still
+    if tracks:
+        with pytest.raises(SystemExit, match="has 50 frames a second, the policy takes 100; convert it with --to-fps"):
+            example.Reference("squat.npz", {**controller.facts, "step_dt": 0.01})
     assert isinstance(example.main("b.onnx", seconds=0.1, motion="squat.npz" if tracks else None), float)
 
 
@@ -196,11 +217,13 @@ def test_scale_clip_history_and_selection_are_said() -> None:
         ),
     }
     cfg.observations["actor"].terms["ankles"].clip = (-math.inf, 0.5)
+    cfg.actions["joint_pos"].clip = {".*knee.*": (-math.inf, 1.5)}
     with Env(cfg, 1, execution="eager") as env:
         facts = plain(controller_facts(env))
     (speed, ankles), checked = facts["observations"], {"observations": 1, "largest_difference": 0.0}
     said = export.lines({**facts, "file": "a", "iteration": 1, "checked": checked})
     assert "  speed   0:9   base_ang_vel, clip -1 to 1, scale 0.5, 1, 2, last 3 frames, oldest first" in said
+    assert said[-1].endswith("JointPositionAction of robot, position target = offset + scale * action, clipped")
     assert "  ankles  9:11  joint_pos_rel, clip -inf to 0.5" in said and ankles["clip"] == [None, 0.5]
     assert (speed["start"], speed["dim"], speed["history_length"]) == (0, 9, 3)
     assert speed["scale"] == [0.5, 1.0, 2.0] and speed["clip"] == [-1.0, 1.0]
@@ -259,6 +282,36 @@ def test_the_file_tells_of_the_training_and_of_a_folder_whose_name_is_no_unicode
     assert [term["scale"] for term in facts["observations"]] == [1.0] * 4
     assert facts["actions"][0]["scale"] == [1.0]
     assert facts["run"] == f"{TASK}/{name}" and written["run_path"] == f"{TASK}/caf\\udce9"
+
+
+@dataclass
+class GoalCfg(CommandTermCfg):
+    """A command that calls something else its name."""
+
+    name: str = "goal of the day"
+    radius: tuple[float, float] = (0.1, float("inf"))
+
+
+class Goal(CommandTerm):
+    @property
+    def command(self) -> torch.Tensor:
+        return self.time_left[:, None]
+
+    def resample(self, mask: torch.Tensor) -> None:
+        pass
+
+
+def test_a_command_keeps_its_name_and_a_thing_without_joints_is_an_entity() -> None:
+    cfg = load_task("cartpole_swingup").env
+    cfg.commands = {"goal": GoalCfg(Goal)}
+    box = '<mujoco><worldbody><body name="box"><freejoint/><geom size="0.1" contype="0"/></body></worldbody></mujoco>'
+    cfg.scene.entities["box"] = EntityCfg(box)
+    with Env(cfg, 1, execution="eager") as env:
+        facts = plain(controller_facts(env))
+    (command,), thing = facts["commands"], facts["entities"]["box"]
+    assert (command["name"], command["function"], command["radius"]) == ("goal", "Goal", [0.1, None])
+    assert thing["floating"] and thing["actuators"] == thing["joint_names"] == []
+    assert flat_facts(facts)["command_names"] == "goal"
 
 
 class Push:

@@ -50,7 +50,7 @@ def controller_facts(env: Env) -> dict[str, Any]:
         "observations": list(_observations(env)),
         "actions": list(_actions(env)),
         "commands": [
-            {"name": name, "function": label(cfg), **_fields(cfg)}
+            {"name": name, "function": label(cfg), **_fields(cfg, ("name", "function"))}
             for name, cfg in env.command_manager.cfgs.items()
             if cfg is not None
         ],
@@ -209,8 +209,9 @@ def _limits(pair: Any) -> list[float] | None:
     return None if low <= -UNLIMITED and high >= UNLIMITED else [low, high]
 
 
-def _fields(node: Any) -> dict[str, Any]:
-    return {field.name: _plain(getattr(node, field.name)) for field in fields(node) if field.name != "class_type"}
+def _fields(node: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    names = [field.name for field in fields(node) if field.name not in ("class_type", *without)]
+    return {name: _plain(getattr(node, name)) for name in names}
 
 
 def _plain(value: Any) -> Any:

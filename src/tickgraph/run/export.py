@@ -144,7 +144,8 @@ def _made(term: dict[str, Any]) -> str:
 
 def _meant(term: dict[str, Any]) -> str:
     kinds = " and ".join(dict.fromkeys(map(str, term.get("actuator_kinds") or ())))
-    target = f", {kinds} target = offset + scale * action" if kinds else ""
+    clipped = ", clipped" if term.get("clip") else ""
+    target = f", {kinds} target = offset + scale * action{clipped}" if kinds else ""
     driven = f" of {term['entity']}" if term["entity"] is not None else ""
     return f"{term['function']}{driven}{target}"
 
