@@ -399,6 +399,10 @@ def _check_targets(parsed: Parsed) -> None:
         target = parsed.get(option)
         if target is not None:
             check(Path(target))
+    given = {option: parsed.get(option) for option in ("json", "onnx")}
+    if given["onnx"] is not None and given["json"] not in (None, "-"):
+        if Path(str(given["json"])).resolve() == Path(given["onnx"]).resolve():
+            raise TickgraphError(f"--json and --onnx both name {given['onnx']}; name two files")
 
 
 def _write_result(parsed: Parsed, value: dict[str, Any]) -> None:

@@ -450,6 +450,7 @@ def test_what_goes_wrong_is_one_line_and_leaves_the_old_file(
             "could not write absent/a.onnx: there is no folder absent; make it",
         ),
         ("export cartpole_swingup/a --onnx .", "could not write .: it is a folder; name a file"),
+        ("export cartpole_swingup/a --onnx b --json ./b", "--json and --onnx both name b; name two files"),
         ("export cartpole_swingup/a --epizodes 3", "has no option --epizodes"),
     ):
         assert cli.main(words.split()) == 2
