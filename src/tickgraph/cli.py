@@ -300,10 +300,13 @@ def _play(parsed: Parsed) -> int:
 
 def _export(parsed: Parsed) -> int:
     with _found(parsed) as run:
-        from tickgraph.run.export import export_policy, lines
         from tickgraph.run.files import check_target
 
         target = check_target(Path(parsed.get("onnx") or run.path / "policy.onnx"))
+        if Path(parsed.get("json") or "-").resolve() == target.resolve():
+            raise TickgraphError(f"--json names {target}, which is the policy's file; name another")
+        from tickgraph.run.export import export_policy, lines
+
         value = export_policy(task_of(run), run, target)
         _write_result(parsed, value)
         print("\n".join(lines(value)))
@@ -395,14 +398,10 @@ def _check_targets(parsed: Parsed) -> None:
     """Refuse a result's file that cannot be written before the work, not behind it."""
     from tickgraph.run.files import check_result, check_target
 
-    for option, check in (("json", check_result), ("video", check_target), ("onnx", check_target)):
+    for option, check in (("json", check_result), ("video", check_target)):
         target = parsed.get(option)
         if target is not None:
             check(Path(target))
-    given = {option: parsed.get(option) for option in ("json", "onnx")}
-    if given["onnx"] is not None and given["json"] not in (None, "-"):
-        if Path(str(given["json"])).resolve() == Path(given["onnx"]).resolve():
-            raise TickgraphError(f"--json and --onnx both name {given['onnx']}; name two files")
 
 
 def _write_result(parsed: Parsed, value: dict[str, Any]) -> None:

@@ -450,7 +450,11 @@ def test_what_goes_wrong_is_one_line_and_leaves_the_old_file(
             "could not write absent/a.onnx: there is no folder absent; make it",
         ),
         ("export cartpole_swingup/a --onnx .", "could not write .: it is a folder; name a file"),
-        ("export cartpole_swingup/a --onnx b --json ./b", "--json and --onnx both name b; name two files"),
+        ("export cartpole_swingup/a --onnx b --json ./b", "--json names b, which is the policy's file; name another"),
+        (
+            "export cartpole_swingup/a --json runs/cartpole_swingup/a/policy.onnx",
+            "--json names runs/cartpole_swingup/a/policy.onnx, which is the policy's file; name another",
+        ),
         ("export cartpole_swingup/a --epizodes 3", "has no option --epizodes"),
     ):
         assert cli.main(words.split()) == 2

@@ -32,7 +32,7 @@ from tickgraph.sim.platform import AUTO, resolve_platform
 
 INPUT, OUTPUT = "obs", "actions"
 KEY = "tickgraph"  # of the metadata: all facts as JSON
-OPSET, FORMAT = 18, 8  # which ONNX Runtime knows from 1.14 on
+OPSET, FORMAT = 18, 8  # old enough for ONNX Runtime 1.15
 WORLDS, STEPS = 4, 100  # of the episodes on whose observations the file is checked
 TOLERANCE = 1e-4
 
